@@ -1,0 +1,79 @@
+# Every command needs Python 3.11 or newer, make and git; the rest is installed into
+# .venv from the exact versions in requirements.lock.
+#
+#   make train           train the quickstart config
+#   make test            everything that must hold before a commit
+#   make test-reference  compare with timm and transformers (needs torch)
+#   make test-machine    tests that need a GPU, a TPU or a prepared data set
+#   make format          let ruff rewrite the files
+#   make lock            renew requirements.lock
+#   make clean           remove the environments and caches
+#
+# Another interpreter: make PYTHON=python3.12 test (after make clean).
+
+PYTHON ?= python3
+BIN := .venv/bin
+REFERENCE_BIN := .venv-reference/bin
+PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check \
+	--constraint requirements.lock
+SOURCES := vit_jax configs launch tests setup.py
+
+.DELETE_ON_ERROR:
+.PHONY: train test test-reference test-machine format lock clean check-python
+
+train: .venv/.train
+	$(BIN)/python -m vit_jax.main --config=configs/quickstart.py \
+	  --workdir=runs/quickstart
+
+test: .venv/.dev
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest -n 2 --dist worksteal \
+	  -m "not reference and not tfds and not gpu and not tpu"
+	$(BIN)/python -m pytest --doctest-modules vit_jax
+
+test-reference: .venv-reference/.reference
+	$(REFERENCE_BIN)/python -m pytest -m "reference"
+
+# JAX takes the accelerator only if told: make test-machine JAX_PLATFORMS=cuda
+test-machine: .venv/.dev
+	$(BIN)/python -m pytest -m "tfds or gpu or tpu"
+
+format: .venv/.dev
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+# The newest releases that setup.py allows, for each Python version that we support.
+lock: .venv/.dev
+	{ echo "# Exact versions, used as pip constraints. Made by: make lock"; \
+	  $(BIN)/uv pip compile setup.py --extra dev --universal --upgrade --quiet \
+	    --python-version 3.11 --fork-strategy requires-python \
+	    --no-header --no-annotate; } > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+
+clean:
+	rm -rf .venv .venv-reference .pytest_cache .ruff_cache build *.egg-info
+
+check-python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "error: vit_jax needs Python 3.11 or newer, and $(PYTHON) is" \
+	    "$$({ $(PYTHON) --version || echo not there; } 2>&1 | tail -n 1);" \
+	    "name one with: make PYTHON=python3.11 ..." >&2; \
+	  exit 1; }
+
+.venv/bin/python .venv-reference/bin/python: | check-python
+	$(PYTHON) -m venv $(@:/bin/python=)
+
+.venv/.train: setup.py requirements.lock | .venv/bin/python
+	$(BIN)/python $(PIP_INSTALL) --editable .
+	touch $@
+
+.venv/.dev: setup.py requirements.lock | .venv/bin/python
+	$(BIN)/python $(PIP_INSTALL) --editable ".[dev]"
+	touch $@ .venv/.train
+
+.venv-reference/.reference: setup.py requirements.lock | .venv-reference/bin/python
+	$(REFERENCE_BIN)/python $(PIP_INSTALL) --editable ".[dev,reference]"
+	touch $@

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Eight CPU devices, strict shapes, and the fixtures that several folders use.
+
+The environment is set before anything imports JAX, and vit_jax is not imported at the
+top: the hook of jaxtyping (see addopts in pyproject.toml) must come first.
+"""
+
+import os
+import sys
+import types
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = (
+        os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    ).strip()
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers that are the same in each run."""
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    """A directory for one run that is not there yet."""
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def strict_dtypes() -> Iterator[None]:
+    """Makes an implicit mix of dtypes an error, for tests of float32 numerics."""
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def timm() -> types.ModuleType:
+    """The independent implementation, for tests with the marker `reference`.
+
+    timm imports torchvision, whose wheel may be built for CUDA where torch is built
+    for the CPU. Its import then fails in the module that describes its own operators
+    to the compiler; nothing we compare needs them.
+    """
+    name = "torchvision._meta_registrations"
+    sys.modules.setdefault(name, types.ModuleType(name))
+    return pytest.importorskip("timm")

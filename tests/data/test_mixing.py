@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from vit_jax.data import mixing
+from vit_jax.errors import UserError
+
+
+def batch_of(size: int) -> dict[str, jax.Array]:
+    """Pictures that are wholly white (class 1) or black (class 0)."""
+    label = jnp.arange(size) % 3 % 2
+    shape = (size, 4, 4, 3)
+    image = jnp.broadcast_to(label[:, None, None, None].astype(jnp.float32), shape)
+    return {"image": image, "label": label}
+
+
+def test_a_blend_of_0_1_2_3_with_the_neighbour():
+    mixed = mixing.blend_with_neighbour(jnp.arange(4.0), jnp.float32(0.7))
+    np.testing.assert_allclose(mixed, [0.9, 0.7, 1.7, 2.7], rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_pixels_and_labels_are_mixed_alike_at_any_batch_size(size: int):
+    batch = batch_of(size)
+    mixed = mixing.mixup(jax.random.key(3), batch, p=0.5, num_classes=2)
+    white = mixed["image"].mean(axis=(1, 2, 3))
+    np.testing.assert_allclose(white, mixed["labels"][:, 1], atol=1e-6)
+    np.testing.assert_allclose(mixed["labels"].sum(axis=1), 1, atol=1e-6)
+    assert np.array_equal(mixed["label"], batch["label"])
+
+
+def test_given_soft_labels_are_mixed():
+    batch = {
+        "image": jnp.zeros((2, 1, 1, 3)),
+        "labels": jnp.array([[1.0, 0.0], [0.2, 0.8]]),
+    }
+    mixed = mixing.mixup(jax.random.key(0), batch, p=1.0)
+    weight = mixing.draw_weight(jax.random.key(0), 1.0)
+    np.testing.assert_allclose(
+        mixed["labels"][0, 0], weight + (1 - weight) * 0.2, rtol=1e-6
+    )
+
+
+def test_float_targets_are_mixed_themselves():
+    batch = {"image": jnp.zeros((2, 1, 1, 3)), "label": jnp.array([0.0, 10.0])}
+    mixed = mixing.mixup(jax.random.key(0), batch, p=1.0)
+    weight = mixing.draw_weight(jax.random.key(0), 1.0)
+    np.testing.assert_allclose(
+        mixed["label"], [10 * (1 - weight), 10 * weight], rtol=1e-6
+    )
+    assert "labels" not in mixed
+
+
+def test_weights_follow_the_folded_beta_distribution():
+    keys = jax.random.split(jax.random.key(0), 4000)
+    uniform = jax.vmap(lambda key: mixing.draw_weight(key, 1.0))(keys)
+    assert uniform.min() >= 0.5
+    assert uniform.max() <= 1
+    assert abs(float(uniform.mean()) - 0.75) < 0.01  # uniform on 0.5...1
+    # Beta(0.2, 0.2): E max(a, 1 - a) = 1 / 2 + E |a - 1/2| = 0.8897 by quadrature.
+    skewed = jax.vmap(lambda key: mixing.draw_weight(key, 0.2))(keys)
+    assert abs(float(skewed.mean()) - _folded_mean(0.2)) < 0.01
+
+
+def _folded_mean(p: float) -> float:
+    """E max(a, 1 - a) of Beta(p, p): substitute a = u^(1/p) near zero."""
+    u = (np.arange(200_000) + 0.5) / 200_000 * 0.5**p
+    a = u ** (1 / p)
+    density = (1 - a) ** (p - 1)  # a^(p - 1) da = du / p
+    return float((density * (1 - a)).sum() / density.sum())
+
+
+def test_zero_mixes_nothing_but_makes_labels():
+    batch = batch_of(4)
+    mixed = mixing.mixup(jax.random.key(0), batch, p=0.0, num_classes=3)
+    assert np.array_equal(mixed["image"], batch["image"])
+    assert np.array_equal(mixed["labels"], np.eye(3)[batch["label"]])
+
+
+def test_one_key_gives_one_result_and_another_key_another():
+    first, again, other = (
+        mixing.mixup(jax.random.key(seed), batch_of(4), p=0.5, num_classes=2)
+        for seed in (0, 0, 1)
+    )
+    assert np.array_equal(first["image"], again["image"])
+    assert not np.array_equal(first["image"], other["image"])
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_the_number_of_devices_changes_nothing(devices: int):
+    rng = np.random.default_rng(0)
+    batch = {
+        "image": jnp.asarray(rng.normal(size=(8, 4, 4, 3)), jnp.float32),
+        "label": jnp.asarray(rng.integers(0, 5, 8), jnp.int32),
+    }
+    mix = jax.jit(lambda key, b: mixing.mixup(key, b, p=0.5, num_classes=5))
+    alone = mix(jax.random.key(1), batch)
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
+    spread = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
+    shared = mix(jax.random.key(1), spread)
+    for key in alone:
+        assert np.array_equal(alone[key], shared[key]), key
+
+
+def test_bytes_are_mixed_in_floating_point_and_bfloat16_stays():
+    images = jnp.array([[0], [255]], jnp.uint8)
+    mixed = mixing.blend_with_neighbour(images, jnp.float32(0.75))
+    np.testing.assert_allclose(mixed, [[63.75], [191.25]])
+    low = mixing.blend_with_neighbour(images.astype(jnp.bfloat16), jnp.float32(0.75))
+    assert low.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("batch", "options", "message"),
+    [
+        (batch_of(2), {"p": -0.1, "num_classes": 2}, "mixup p is -0.1; give 0"),
+        (batch_of(2), {"p": 0.2}, "needs num_classes"),
+        ({"image": jnp.zeros((2, 1, 1, 3))}, {"p": 0.2}, "needs 'labels' or 'label'"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(batch, options, message):
+    with pytest.raises(UserError, match=message):
+        mixing.mixup(jax.random.key(0), batch, **options)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step on a linear model, whose updates can be worked out by hand."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from vit_jax import sharding
+from vit_jax.optim import averaging
+from vit_jax.train.state import TrainState
+from vit_jax.train.step import make_update
+
+
+def apply(params: Any, image: jax.Array, rngs: dict) -> jax.Array:
+    keep = jax.random.bernoulli(rngs["dropout"], 0.5, image.shape)
+    return jnp.where(keep, image, 0.0) @ params["kernel"]
+
+
+def plain(params: Any, image: jax.Array, rngs: dict) -> jax.Array:
+    del rngs
+    return image @ params["kernel"]
+
+
+def squares(logits: jax.Array, batch: dict) -> jax.Array:
+    return jnp.sum(jnp.square(logits - batch["label"][:, None]), axis=-1) / 2
+
+
+def start(tx: optax.GradientTransformation, averaged: bool = False) -> TrainState:
+    def init(key: jax.Array) -> dict:
+        del key
+        return {"kernel": jnp.ones((2, 1))}
+
+    return TrainState.create(init, tx, jax.random.key(0), averaged)
+
+
+BATCH = {
+    "image": np.float32([[1, 0], [0, 2], [1, 1], [3, 0]] * 2),
+    "label": np.float32([0, 1, 2, 3] * 2),
+}
+
+
+def make(tx: Any, function: Callable = plain, **kwargs: Any) -> Callable:
+    return make_update(function, squares, tx, key=jax.random.key(1), **kwargs)
+
+
+def test_one_sgd_update_is_the_mean_gradient_times_the_rate():
+    state, measured = jax.jit(make(optax.sgd(0.1)))(start(optax.sgd(0.1)), BATCH)
+    residual = BATCH["image"].sum(-1) - BATCH["label"]
+    gradient = (residual[:, None] * BATCH["image"]).mean(0)
+    np.testing.assert_allclose(
+        state.params["kernel"][:, 0], 1 - 0.1 * gradient, rtol=1e-6
+    )
+    np.testing.assert_allclose(measured["loss"], (residual**2 / 2).mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        measured["grad_norm"], np.linalg.norm(gradient), rtol=1e-6
+    )
+    assert int(state.step) == 1
+
+
+def test_randomness_is_a_function_of_the_step_alone():
+    tx = optax.sgd(0.1)
+    update = jax.jit(make(tx, apply))
+    state = start(tx)
+    again, _ = update(state, BATCH)
+    first, _ = update(state, BATCH)
+    other, _ = update(state.replace(step=jnp.int32(7)), BATCH)
+    np.testing.assert_array_equal(first.params["kernel"], again.params["kernel"])
+    assert not np.array_equal(first.params["kernel"], other.params["kernel"])
+
+
+def test_the_average_follows_with_its_decay():
+    tx = optax.sgd(0.1)
+
+    def average(ema: Any, params: Any, step: jax.Array) -> Any:
+        del step
+        return averaging.update_ema(ema, params, 0.9)
+
+    state = start(tx, averaged=True)
+    update = jax.jit(make(tx, average=average))
+    expected = np.ones((2, 1))
+    for _ in range(3):
+        state, _ = update(state, BATCH)
+        expected = 0.9 * expected + 0.1 * np.asarray(state.params["kernel"])
+    np.testing.assert_allclose(state.ema["kernel"], expected, rtol=1e-6)
+
+
+def test_mixing_sees_the_batch_before_the_model():
+    tx = optax.sgd(0.1)
+
+    def mix(key: jax.Array, batch: dict) -> dict:
+        del key
+        return {**batch, "image": batch["image"] * 0, "label": batch["label"] * 0}
+
+    _, measured = make(tx, mix=mix)(start(tx), BATCH)
+    assert float(measured["loss"]) == 0.0
+
+
+def test_one_and_eight_devices_do_the_same_update():
+    tx = optax.adamw(0.1)
+    update = make(tx, apply)
+    alone, one = jax.jit(update)(start(tx), BATCH)
+    mesh = sharding.make_mesh()
+    shared, eight = jax.jit(update, out_shardings=sharding.replicated(mesh))(
+        jax.device_put(start(tx), sharding.replicated(mesh)),
+        jax.device_put(BATCH, sharding.batch_sharding(mesh)),
+    )
+    np.testing.assert_allclose(
+        alone.params["kernel"], shared.params["kernel"], rtol=1e-6
+    )
+    np.testing.assert_allclose(one["loss"], eight["loss"], rtol=1e-6)
+
+
+def test_ten_updates_compile_once():
+    tx = optax.adamw(0.1)
+    traces = []
+    update = make(tx)
+
+    @jax.jit
+    def counted(state: TrainState, batch: dict) -> tuple:
+        traces.append(1)
+        return update(state, batch)
+
+    state = start(tx)
+    for _ in range(10):
+        state, _ = counted(state, BATCH)
+    assert len(traces) == 1

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures speed on this machine; one JSON line a result.
+
+  python -m vit_jax.benchmark step --model=ViT-S/16 --batch_size=16
+  python -m vit_jax.benchmark input --dataset=bundled:mnist --batch_size=128
+  python -m vit_jax.benchmark startup
+
+step: training steps (forward, backward, AdamW) on a batch that lies on the device.
+input: batches of the training pipeline, nothing else. startup: how long --help takes,
+and the smoke run of the quickstart from the command to its end, with an empty and
+with a filled compilation cache.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import flags
+
+from vit_jax import command
+from vit_jax.errors import UserError, unknown
+
+_MODEL = flags.DEFINE_string("model", "ViT-S/16", "step: name of the model.")
+_BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", 16, "step, input: images a step over all devices.", lower_bound=1
+)
+_RESOLUTION = flags.DEFINE_integer(
+    "resolution", 224, "step: side of the images in pixels.", lower_bound=1
+)
+_DTYPE = flags.DEFINE_enum(
+    "dtype", "float32", ["float32", "bfloat16"], "step: of the computation."
+)
+_STEPS = flags.DEFINE_integer(
+    "steps", 10, "step, input: steps to time, after the first.", lower_bound=1
+)
+_DATASET = flags.DEFINE_string("dataset", "bundled:mnist", "input: a DATASET.")
+_SPLIT = flags.DEFINE_string("split", "train", "input: a split.")
+_OPS = flags.DEFINE_string(
+    "ops",
+    "decode|random_crop(28, padding=2)|value_range(-1, 1)",
+    "input: the preprocessing.",
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the benchmark that is named on the command line."""
+    if len(argv) != 1:
+        raise UserError(f"name one benchmark of {', '.join(BENCHMARKS)}")
+    if argv[0] not in BENCHMARKS:
+        raise unknown("benchmark", argv[0], BENCHMARKS)
+    result = BENCHMARKS[argv[0]]()
+    print(json.dumps({"benchmark": argv[0], **result}))
+
+
+def measure_step() -> dict[str, Any]:
+    """Times training steps of a model with 1,000 classes."""
+    command.start_jax()
+    import jax
+    import numpy as np
+
+    from vit_jax import losses, sharding
+    from vit_jax.models import build_model
+    from vit_jax.optim import build_optimizer
+    from vit_jax.train.state import TrainState
+    from vit_jax.train.step import make_update
+
+    mesh = sharding.make_mesh()
+    batch_size, side = _BATCH_SIZE.value, _RESOLUTION.value
+    sharding.check_batch_size(batch_size, mesh, "--batch_size")
+    model = build_model(_MODEL.value, num_classes=1000, dtype=_DTYPE.value)
+    image = np.zeros((1, side, side, 3), np.float32)
+
+    def init(key: jax.Array) -> Any:
+        return model.init(key, image, train=False)["params"]
+
+    def apply(params: Any, image: jax.Array, rngs: Any) -> jax.Array:
+        return model.apply({"params": params}, image, train=True, rngs=rngs)[0]
+
+    key = jax.random.key(0)
+    shapes = jax.eval_shape(init, key)
+    tx = build_optimizer(shapes, lr=1e-3, total_steps=10**6, weight_decay=0.1).tx
+    everywhere = sharding.replicated(mesh)
+    state = jax.jit(
+        lambda key: TrainState.create(init, tx, key, False), out_shardings=everywhere
+    )(key)
+    rng = np.random.default_rng(0)
+    batch = {
+        "image": rng.standard_normal((batch_size, side, side, 3), np.float32),
+        "label": rng.integers(0, 1000, batch_size, np.int32),
+    }
+    batch = jax.device_put(batch, sharding.batch_sharding(mesh))
+    update = jax.jit(
+        make_update(apply, losses.build_loss(), tx, key=key),
+        donate_argnums=0,
+        out_shardings=(everywhere, None),
+    )
+
+    def step() -> None:
+        nonlocal state
+        state, measured = update(state, batch)
+        jax.block_until_ready(measured)
+
+    first, seconds = _time(step)
+    return {
+        "model": _MODEL.value,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(shapes)),
+        "resolution": side,
+        "dtype": _DTYPE.value,
+        **_rate(seconds),
+        "first_step_seconds": round(first, 3),
+        "devices": jax.device_count(),
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+def measure_input() -> dict[str, Any]:
+    """Times batches of the training pipeline on the host."""
+    from vit_jax.data import pipeline
+    from vit_jax.data.sources import check_source, open_source
+
+    source = open_source(_DATASET.value, _SPLIT.value)
+    check_source(source, batch_size=_BATCH_SIZE.value)
+    batches = pipeline.train_batches(
+        source, batch_size=_BATCH_SIZE.value, ops=_OPS.value, seed=0
+    )
+    first, seconds = _time(lambda: next(batches))
+    batches.close()
+    return {
+        "dataset": _DATASET.value,
+        "split": _SPLIT.value,
+        "ops": _OPS.value,
+        **_rate(seconds),
+        "first_batch_seconds": round(first, 3),
+    }
+
+
+def measure_startup() -> dict[str, Any]:
+    """Times whole commands, each in a process of its own."""
+    run = [sys.executable, "-m", "vit_jax.main"]
+    with tempfile.TemporaryDirectory() as folder:
+        smoke = [
+            *run,
+            "--config=configs/quickstart.py:smoke",
+            f"--compilation_cache={folder}/cache",
+        ]
+        return {
+            "help_seconds": _seconds([*run, "--help"]),
+            "smoke_seconds": _seconds([*smoke, f"--workdir={folder}/cold"]),
+            "smoke_again_seconds": _seconds([*smoke, f"--workdir={folder}/warm"]),
+        }
+
+
+BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
+    "step": measure_step,
+    "input": measure_input,
+    "startup": measure_startup,
+}
+
+
+def _time(step: Callable[[], Any]) -> tuple[float, list[float]]:
+    """Returns the seconds of the first call, and of each of the calls after it."""
+    seconds = []
+    for _ in range(1 + _STEPS.value):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return seconds[0], seconds[1:]
+
+
+def _rate(seconds: Sequence[float]) -> dict[str, Any]:
+    """Describes timed steps; the rate is that of all of them together."""
+    return {
+        "batch_size": _BATCH_SIZE.value,
+        "steps": len(seconds),
+        "images_per_second": round(len(seconds) * _BATCH_SIZE.value / sum(seconds), 2),
+        "median_step_ms": round(1000 * statistics.median(seconds), 2),
+    }
+
+
+def _seconds(arguments: Sequence[str]) -> float:
+    start = time.perf_counter()
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(
+            f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-500:]}; "
+            "run this benchmark from the root of the repository"
+        )
+    return round(time.perf_counter() - start, 2)
+
+
+if __name__ == "__main__":
+    command.run(main, __doc__)

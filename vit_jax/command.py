@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every entry point does first and last: flags, log lines, exit status.
+
+Exit status: 0 done, and `--help`; 1 a mistake that the user can mend, told in one
+line; 2 wrong usage; 75 stopped by a signal after a checkpoint was written. Anything
+else that leaves `main` is a bug and shows its traceback.
+"""
+
+import logging as python_logging
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import flags, logging
+from ml_collections import ConfigDict
+
+from vit_jax import config as config_lib
+from vit_jax.errors import UserError, nearest
+
+DONE, MENDABLE, USAGE, INTERRUPTED = 0, 1, 2, 75
+
+_CACHE = flags.DEFINE_string(
+    "compilation_cache",
+    None,
+    "Folder that keeps compiled programs between runs; 'off' switches it off. "
+    "Default: vit_jax/xla in the user's cache folder.",
+)
+_TRACEBACK = flags.DEFINE_boolean(
+    "traceback", False, "Show the traceback of a user's mistake as well."
+)
+
+
+def run(main: Callable[[Sequence[str]], int | None], doc: str | None) -> None:
+    """Parses the flags, calls `main` and leaves the process.
+
+    Args:
+      main: Takes the arguments that are no flags, returns the exit status (None: 0).
+      doc: The module's docstring: a description and an example, shown by `--help`.
+    """
+    sys.exit(_run(main, doc or "", sys.argv))
+
+
+def load_config(argv: Sequence[str] | None = None) -> ConfigDict:
+    """Loads the config that `--config` and the `--config.a.b=VALUE` flags describe.
+
+    Raises:
+      UserError: See `vit_jax.config.load` and `vit_jax.config.override`.
+    """
+    config = config_lib.load(flags.FLAGS["config"].value)
+    config_lib.override(config, _split_overrides(argv or sys.argv)[1])
+    return config
+
+
+def absolute_workdir(path: str) -> str:
+    """Returns an absolute path for a local folder, and any other URL as it is."""
+    return path if "://" in path else str(pathlib.Path(path).expanduser().absolute())
+
+
+def start_jax() -> None:
+    """Sets JAX's persistent compilation cache up (see `--compilation_cache`)."""
+    import jax
+
+    folder = _CACHE.value
+    if folder is None:
+        base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+        folder = str(pathlib.Path(base) / "vit_jax" / "xla")
+    if folder != "off":
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+
+
+def _run(
+    main: Callable[[Sequence[str]], int | None], doc: str, argv: Sequence[str]
+) -> int:
+    if any(re.fullmatch(r"--?(help|helpshort|helpfull|h)", arg) for arg in argv[1:]):
+        module = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+        own = {flag.name for flag in module} | {_CACHE.name, _TRACEBACK.name}
+        _print_help(doc, sorted(own))
+        return DONE
+    try:
+        positional = flags.FLAGS(_split_overrides(argv)[0])
+    except flags.Error as err:
+        text = str(err).replace("\n", " ")
+        bad = re.search(r"Unknown command line flag '(.+?)'", text)
+        close = nearest(bad[1], list(flags.FLAGS)) if bad else []
+        hint = f"; did you mean --{close[0]}?" if close else ""
+        sys.stderr.write(f"usage error: {text.rstrip('.')}{hint} (see --help)\n")
+        return USAGE
+    _set_up_logging()
+    try:
+        return main(positional[1:]) or DONE
+    except UserError as err:
+        if _TRACEBACK.value:
+            raise
+        sys.stderr.write(f"error: {' '.join(str(err).split())}\n")
+        return MENDABLE
+    except BrokenPipeError:
+        # The reader of our standard output went away, as `| head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+
+
+def _split_overrides(
+    argv: Sequence[str],
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Takes the `--config.a.b=VALUE` arguments out of the command line."""
+    rest, overrides = [], []
+    for arg in argv:
+        match = re.fullmatch(r"--?config\.([^=]+)(?:=(.*))?", arg, flags=re.DOTALL)
+        if match is None:
+            rest.append(arg)
+        elif match[2] is None:
+            raise flags.IllegalFlagValueError(
+                f"flag {arg} has no value: write {arg}=VALUE"
+            )
+        else:
+            overrides.append((match[1], match[2]))
+    return rest, overrides
+
+
+def _print_help(doc: str, names: Sequence[str]) -> None:
+    lines = [doc.strip(), "", "Flags:"]
+    for name in names:
+        flag = flags.FLAGS[name]
+        default = "" if flag.value is None else f" [{flag.value}]"
+        lines.append(f"  --{name}{default}\n      {flag.help}")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+_PACKAGE = str(pathlib.Path(__file__).parent)
+
+
+class _OwnLines(python_logging.Filter):
+    """Lets warnings through, and of the information only what this package says."""
+
+    def filter(self, record: python_logging.LogRecord) -> bool:
+        own = record.pathname.startswith(_PACKAGE)
+        return own or record.levelno >= python_logging.WARNING
+
+
+class _Formatter(python_logging.Formatter):
+    def format(self, record: python_logging.LogRecord) -> str:
+        level = record.levelname.lower()
+        prefix = "" if level == "info" else f"{level}: "
+        text = f"{self.formatTime(record, '%H:%M:%S')} {prefix}{record.getMessage()}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def _set_up_logging() -> None:
+    logging.use_absl_handler()
+    logging.set_verbosity(logging.INFO)
+    handler = logging.get_absl_handler()
+    handler.setFormatter(_Formatter())
+    handler.addFilter(_OwnLines())

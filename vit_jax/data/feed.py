@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A data set opened for training or for evaluation, as batches that lie on a mesh.
+
+The keyword arguments of `open_train` and `open_eval` are the schemas of `config.data`
+and of an evaluator's section. All that can be wrong with data is found here, before
+anything is compiled.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from vit_jax import sharding
+from vit_jax.data import mixing, pipeline
+from vit_jax.data.preprocess import check_ops
+from vit_jax.data.sources import Source, check_source, open_source
+
+Batch = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainFeed:
+    """The training data of a run.
+
+    Attributes:
+      source: The examples.
+      batch_size: Images a step over all devices.
+      ops: Their preprocessing.
+      mesh: The device mesh.
+      host_batches: Starts this process's batches, as NumPy arrays, at a step.
+      mix: Changes a batch on the device with a key, or None.
+    """
+
+    source: Source
+    batch_size: int
+    ops: str
+    mesh: Mesh
+    host_batches: Callable[[int], Any]
+    mix: Callable[[jax.Array, Batch], Batch] | None
+
+    def batches(self, step: int) -> Any:
+        """Returns device batches from `step` on, without end; to be closed."""
+        return pipeline.prefetch_to_device(
+            self.host_batches(step), sharding.batch_sharding(self.mesh)
+        )
+
+    def image_shape(self) -> tuple[int, int, int]:
+        """Returns height, width and channels of the images that the ops make."""
+        with contextlib.closing(self.host_batches(0)) as batches:
+            return next(batches)["image"].shape[1:]
+
+
+def open_train(  # noqa: PLR0913 - the arguments are a section of the config
+    *,
+    dataset: str,
+    split: str,
+    batch_size: int,
+    ops: str,
+    mesh: Mesh,
+    seed: int,
+    num_classes: int | None,
+    mixup: float | None = None,
+    data_dir: str | None = None,
+    prefetch: int = 2,
+    num_parallel: int | None = None,
+) -> TrainFeed:
+    """Opens the training data.
+
+    Args:
+      dataset: A DATASET, see README.md.
+      split: Such as `train[:99%]`.
+      batch_size: Images a step over all devices.
+      ops: The preprocessing, such as `decode|inception_crop(224)|flip_lr`.
+      mesh: The device mesh.
+      seed: Seed of order and augmentation.
+      num_classes: Classes that labels must lie in, or None for other targets.
+      mixup: Parameter of mixup's Beta distribution; None mixes nothing.
+      data_dir: Where prepared TensorFlow Datasets lie.
+      prefetch: Batches kept ready in the host's memory.
+      num_parallel: Images preprocessed at a time; None leaves it to tf.data.
+
+    Raises:
+      UserError: Whatever is wrong with the data, the ops or the batch size.
+    """
+    check_ops(ops)
+    sharding.check_batch_size(batch_size, mesh, "config.data.batch_size")
+    source = open_source(dataset, split, data_dir=data_dir)
+    check_source(source, batch_size=batch_size, num_classes=num_classes)
+    mix = None
+    if mixup:
+        mix = functools.partial(mixing.mixup, p=mixup, num_classes=num_classes)
+
+    def host_batches(start_step: int) -> Any:
+        return pipeline.train_batches(
+            source,
+            batch_size=batch_size,
+            ops=ops,
+            seed=seed,
+            start_step=start_step,
+            num_parallel=num_parallel,
+            prefetch=prefetch,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
+
+    return TrainFeed(source, batch_size, ops, mesh, host_batches, mix)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalFeed:
+    """The data of one evaluator.
+
+    Attributes:
+      source: The examples.
+      ops: Their preprocessing.
+      batches: Starts one pass over the split, as device batches with a `mask`.
+    """
+
+    source: Source
+    ops: str
+    batches: Callable[[], Iterator[Batch]]
+
+
+def open_eval(
+    *,
+    dataset: str,
+    split: str,
+    ops: str,
+    train: TrainFeed,
+    num_classes: int | None,
+    batch_size: int | None = None,
+    data_dir: str | None = None,
+) -> EvalFeed:
+    """Opens the data of an evaluator; its classes are those of the training data.
+
+    Args:
+      dataset: A DATASET.
+      split: Such as `test`.
+      ops: The preprocessing.
+      train: The training data.
+      num_classes: Classes that labels must lie in, or None for other targets.
+      batch_size: Images at a time; None takes that of training. Rounded up to a
+        multiple of the devices; it has no influence on the result.
+      data_dir: Where prepared TensorFlow Datasets lie.
+
+    Raises:
+      UserError: Whatever is wrong with the data or the ops.
+    """
+    check_ops(ops)
+    source = open_source(
+        dataset, split, class_names=train.source.class_names, data_dir=data_dir
+    )
+    check_source(source, num_classes=num_classes)
+    parts = sharding.batch_parts(train.mesh)
+    rounded = -(-(batch_size or train.batch_size) // parts) * parts
+
+    def batches() -> Iterator[Batch]:
+        host = pipeline.eval_batches(
+            source,
+            batch_size=rounded,
+            ops=ops,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
+        return pipeline.prefetch_to_device(host, sharding.batch_sharding(train.mesh))
+
+    return EvalFeed(source, ops, batches)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preprocessing ops that change the frame of `features["image"]`, in TensorFlow.
+
+See `ops_image` for what an op is, and what is meant by random.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from vit_jax.data import decode as decoding
+from vit_jax.data.op_arguments import Method, pad_target, pair
+from vit_jax.data.ops_image import Decode, Features, Op, on_image, resize_image
+from vit_jax.errors import UserError
+from vit_jax.registry import OPS
+
+
+@OPS.register(random=True)
+def inception_crop(
+    size: int | Sequence[int] | None = None,
+    area_min: float = 5.0,
+    area_max: float = 100.0,
+    method: Method = "bilinear",
+    antialias: bool = False,
+) -> Op:
+    """Random: cuts out a box of random area and aspect ratio, and resizes it.
+
+    The sampling of GoogLeNet (arXiv:1409.4842, section 6): area uniform in the given
+    range, aspect ratio in 3/4...4/3. Directly after `decode`, plain JPEG files are only
+    decoded where the box lies, which is faster. The box is the same; its outermost
+    pixels miss the neighbours that colour is interpolated from, and differ (by at most
+    31 levels in 500 photographs, before resizing; none further inside).
+
+    Args:
+      size: Side of a square or (height, width) to resize to; None keeps the box.
+      area_min: Least area of the box in percent of the image.
+      area_max: Greatest area of the box in percent.
+      method: See `resize`.
+      antialias: See `resize`.
+    """
+    if not 0 < area_min <= area_max <= 100:
+        raise UserError(
+            f"inception_crop of area {area_min}...{area_max}; give percentages with "
+            "0 < area_min <= area_max <= 100"
+        )
+    target = None if size is None else pair(size, "inception_crop")
+    return InceptionCrop(target, (area_min / 100, area_max / 100), method, antialias)
+
+
+@dataclasses.dataclass(frozen=True)
+class InceptionCrop:
+    """What `inception_crop` makes."""
+
+    size: tuple[int, int] | None
+    area: tuple[float, float]
+    method: Method
+    antialias: bool
+    decode: Decode | None = None
+
+    def __call__(self, features: Features) -> Features:
+        """Crops `features["image"]`, decoding it first if `decode` is set."""
+        image = self._box(features)
+        if self.size is not None:
+            image = resize_image(image, self.size, self.method, self.antialias)
+        return {**features, "image": image}
+
+    def _box(self, features: Features) -> tf.Tensor:
+        data, seed = features["image"], features["seed"]
+        if self.decode is None:
+            return self._cut(data, seed)
+        decode = self.decode
+        if data.dtype != tf.string:
+            return self._cut(decode.image(features), seed)
+
+        def cut_jpeg() -> tf.Tensor:
+            begin, extent = self._window(tf.io.extract_jpeg_shape(data), seed)
+            return decoding.decode_window(data, tf.concat([begin, extent], 0))
+
+        return tf.cond(
+            decoding.is_plain_jpeg(data, exif=decode.exif),
+            cut_jpeg,
+            lambda: self._cut(decode.image(features), seed),
+        )
+
+    def _cut(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        begin, extent = self._window(tf.shape(image), seed)
+        box = tf.slice(image, tf.concat([begin, [0]], 0), tf.concat([extent, [-1]], 0))
+        box.set_shape((None, None, image.shape[-1]))
+        return box
+
+    def _window(self, shape: Any, seed: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+            shape,
+            bounding_boxes=tf.zeros((0, 0, 4)),
+            seed=seed,
+            min_object_covered=0.0,
+            aspect_ratio_range=(3 / 4, 4 / 3),
+            area_range=self.area,
+            use_image_if_no_bounding_boxes=True,
+        )
+        return begin[:2], extent[:2]
+
+
+def fuse(first: Op, second: Op) -> Op | None:
+    """Returns one op that does the work of two, or None if there is none."""
+    if isinstance(first, Decode) and isinstance(second, InceptionCrop):
+        return dataclasses.replace(second, decode=first)
+    return None
+
+
+@OPS.register(random=True)
+def random_crop(size: int | Sequence[int], padding: int = 0) -> Op:
+    """Random: cuts out `size` at a uniformly drawn place, after zero padding.
+
+    Args:
+      size: Side of a square, or (height, width).
+      padding: Rows and columns of zeros to add on each side before.
+    """
+    height, width = pair(size, "random_crop")
+    if padding < 0:
+        raise UserError(f"random_crop with padding {padding}; give 0 or more")
+    around = [[padding, padding], [padding, padding], [0, 0]]
+
+    def run(features: Features) -> Features:
+        image = features["image"]
+        image = tf.pad(image, around) if padding else image
+        room = _room(image, (height, width), "random_crop")
+        draw = tf.random.stateless_uniform([2], features["seed"])
+        offset = tf.cast(draw * tf.cast(room + 1, tf.float32), tf.int32)
+        return {**features, "image": _slice(image, offset, (height, width))}
+
+    return run
+
+
+@OPS.register()
+def central_crop(size: int | Sequence[int]) -> Op:
+    """Cuts `size` out of the middle; the odd row or column is lost at the far end.
+
+    Args:
+      size: Side of a square, or (height, width), at most that of the image.
+    """
+    target = pair(size, "central_crop")
+
+    def run(image: tf.Tensor) -> tf.Tensor:
+        return _slice(image, _room(image, target, "central_crop") // 2, target)
+
+    return on_image(run)
+
+
+@OPS.register()
+def pad(
+    pixels: int | None = None,
+    size: int | Sequence[int] | None = None,
+    value: float = 0,
+) -> Op:
+    """Adds a border of one value.
+
+    Args:
+      pixels: Rows and columns to add on each side.
+      size: Instead of `pixels`: side of the square or (height, width) to reach, with
+        the image in the middle and the odd row or column at the far end.
+      value: The level of the border.
+    """
+    target = pad_target(pixels, size)
+
+    def run(image: tf.Tensor) -> tf.Tensor:
+        level = tf.cast(value, image.dtype)
+        if target is None:
+            around = [[pixels, pixels], [pixels, pixels], [0, 0]]
+            return tf.pad(image, around, constant_values=level)
+        room = -_room(image, target, "pad")
+        before = room // 2
+        around = tf.concat([tf.stack([before, room - before], 1), [[0, 0]]], 0)
+        padded = tf.pad(image, around, constant_values=level)
+        padded.set_shape((*target, image.shape[-1]))
+        return padded
+
+    return on_image(run)
+
+
+def _room(image: Any, size: tuple[int, int], op: str) -> Any:
+    """Returns by how much an image exceeds `size`; `pad` wants the opposite."""
+    sign = -1 if op == "pad" else 1
+    message = (
+        f"{op} to {size[0]} x {size[1]} of an image that is too "
+        f"{'large' if sign < 0 else 'small'}"
+    )
+    h, w = image.shape[:2]
+    if h is not None and w is not None:
+        room = np.array((h - size[0], w - size[1]), np.int32)
+        if np.any(sign * room < 0):
+            raise UserError(f"{message}: {h} x {w}; resize it first")
+        return room
+    room = tf.shape(image)[:2] - size
+    fits = tf.reduce_all(sign * room >= 0)
+    check = tf.debugging.Assert(fits, [message, tf.shape(image), "resize it first"])
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(room)
+
+
+def _slice(image: Any, offset: Any, size: tuple[int, int]) -> tf.Tensor:
+    begin = tf.concat([offset, [0]], 0)
+    return tf.slice(image, begin, (*size, image.shape[-1]))

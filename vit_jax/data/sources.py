@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens a data set by its name, such as `folder:/data/pets` or `bundled:mnist`.
+
+    SOURCE:LOCATION[@key=value;key=value]
+
+Options are read only behind the last `/`. The forms are the keys of `FORMS`; what each
+expects is told in its module. A new form is a function from a `Request` to a
+`Collection`, and a line in `FORMS`.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vit_jax.data import (
+    sources_arrays,
+    sources_folders,
+    sources_lists,
+    sources_tfds,
+)
+from vit_jax.data.examples import Collection, MultiHot, Request, Source
+from vit_jax.data.pixels import decode_image
+from vit_jax.data.splits import split_names, split_ranges
+from vit_jax.errors import UserError, unknown
+
+
+class Form(NamedTuple):
+    """A form of data set: how it opens, which options it takes, how it is written."""
+
+    open: Callable[[Request], Collection]
+    options: Sequence[str]
+    example: str
+
+
+FORMS = {
+    "bundled": Form(sources_arrays.open_bundled, (), "bundled:mnist"),
+    "folder": Form(sources_folders.open_folder, ("names",), "folder:DIR"),
+    "csv": Form(sources_lists.open_csv, ("names",), "csv:FILE"),
+    "jsonl": Form(sources_lists.open_jsonl, ("names",), "jsonl:FILE"),
+    "tfds": Form(
+        sources_tfds.open_tfds, ("image", "label"), "tfds:NAME or tfds:NAME:VERSION"
+    ),
+    "zip": Form(sources_folders.open_zip, ("names",), "zip:FILE"),
+    "synthetic": Form(
+        sources_arrays.open_synthetic,
+        tuple(sources_arrays.SYNTHETIC_DEFAULTS),
+        "synthetic:10@size=64;train=1024",
+    ),
+}
+
+_OPTIONS = re.compile(r"(?P<location>.*?)@(?P<options>\w+=.*)", re.DOTALL)
+
+
+def open_source(
+    dataset: str,
+    split: str,
+    *,
+    class_names: Sequence[str] | None = None,
+    data_dir: str | None = None,
+) -> Source:
+    """Opens the examples that a split string selects from a data set.
+
+    Args:
+      dataset: `SOURCE:LOCATION`, see `FORMS`.
+      split: Such as `train[:98%]`; see `splits`.
+      class_names: Names that fix the class ids, those of the training split or of a
+        checkpoint; None to take the data set's training split.
+      data_dir: Where prepared TensorFlow Datasets lie; None for `$TFDS_DATA_DIR`, and
+        without that `~/tensorflow_datasets`.
+
+    Raises:
+      UserError: A form, option, split or place that does not exist, labels that do not
+        fit the class names, or a split without an example.
+    """
+    form, location, options = parse_dataset(dataset)
+    request = Request(
+        location=location,
+        options=options,
+        splits=split_names(split),
+        class_names=None if class_names is None else tuple(class_names),
+        data_dir=data_dir,
+    )
+    collection = FORMS[form].open(request)
+    sizes = {name: stop - start for name, (start, stop) in collection.splits.items()}
+    ranges = [
+        (collection.splits[name][0] + start, collection.splits[name][0] + stop)
+        for name, start, stop in split_ranges(split, sizes)
+    ]
+    return Source(collection, ranges, f"{dataset} {split}")
+
+
+def parse_dataset(dataset: str) -> tuple[str, str, dict[str, str]]:
+    """Cuts a data set's name into form, location and options.
+
+    Raises:
+      UserError: No form, an unknown form or option, or no location.
+    """
+    form, colon, location = dataset.partition(":")
+    if not colon:
+        raise UserError(
+            f"{dataset!r} does not say which form of data set it is; write "
+            f"SOURCE:LOCATION, one of {', '.join(f.example for f in FORMS.values())}"
+        )
+    if form not in FORMS:
+        raise unknown("form of data set", form, FORMS)
+    folder, slash, name = location.rpartition("/")
+    options: dict[str, str] = {}
+    match = _OPTIONS.fullmatch(name)
+    if match is not None:
+        name = match["location"]
+        options = _parse_options(match["options"], form)
+    location = folder + slash + name
+    if not location:
+        raise UserError(f"{dataset!r} names no place; write {FORMS[form].example}")
+    return form, location, options
+
+
+def _parse_options(text: str, form: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for option in text.split(";"):
+        key, equals, value = option.partition("=")
+        if not equals or not value:
+            raise UserError(
+                f"option {option!r} of {form}: has no value; write @key=value;key=value"
+            )
+        if not FORMS[form].options:
+            raise UserError(f"{form}: takes no options; leave out @{text}")
+        if key not in FORMS[form].options:
+            raise unknown(f"option of {form}:", key, FORMS[form].options)
+        options[key] = value
+    return options
+
+
+def check_source(
+    source: Source, *, batch_size: int | None = None, num_classes: int | None = None
+) -> None:
+    """Refuses a source that a run would stumble over later.
+
+    It looks at every label, but only at the first and the last image.
+
+    Args:
+      source: The source.
+      batch_size: Size of the global training batch; None for evaluation.
+      num_classes: Number of classes of the model; None where labels are targets.
+
+    Raises:
+      UserError: No example, fewer than a batch, a label that the model has no class
+        for, or an image that cannot be decoded.
+    """
+    size = len(source)
+    if size == 0:
+        raise UserError(f"{source.description} holds no example; use a wider split")
+    if batch_size is not None and size < batch_size:
+        raise UserError(
+            f"batch_size {batch_size} is larger than {source.description}, which has "
+            f"{size} examples; use a batch_size of at most {size}"
+        )
+    if num_classes is not None:
+        _check_labels(source, num_classes)
+    if source.encoded:
+        rows = np.unique([0, size - 1])
+        for name, data in zip(source.names(rows), source.read(rows), strict=True):
+            try:
+                decode_image(bytes(data))
+            except UserError as err:
+                raise UserError(f"{name}: {err}") from err
+
+
+def _check_labels(source: Source, num_classes: int) -> None:
+    labels = source.labels
+    if isinstance(labels, MultiHot):
+        if labels.num_classes > num_classes:
+            raise UserError(
+                f"{source.description} has {labels.num_classes} classes, the model "
+                f"num_classes={num_classes}; set num_classes={labels.num_classes}"
+            )
+        return
+    if not np.issubdtype(labels.dtype, np.integer):
+        return
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if wrong.size:
+        (name,) = source.names(wrong[:1])
+        raise UserError(
+            f"{wrong.size} labels of {source.description} lie outside the model's "
+            f"{num_classes} classes, first {labels[wrong[0]]} of {name}; set "
+            f"num_classes to at least {labels.max() + 1}"
+        )

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources that TensorFlow Datasets prepared: `tfds:NAME[:VERSION]`.
+
+NAME may name a configuration, as in `tfds:cifar10_corrupted/fog_1`. Nothing is ever
+downloaded or prepared here: the data set's folder must lie below `data_dir`,
+`$TFDS_DATA_DIR` or `~/tensorflow_datasets`. The features `image` and `label`, or those
+that the options `@image=...;label=...` name, are read. TFRecord shards become a table
+of byte ranges; ArrayRecord shards are read through their library.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from etils import epath
+
+from vit_jax.data import tfrecords
+from vit_jax.data.examples import Collection, Request, Rows, translate_ids
+from vit_jax.data.splits import find_split
+from vit_jax.data.tables import Table
+from vit_jax.errors import UserError, nearest
+
+INFO_FILE = "dataset_info.json"
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+def open_tfds(request: Request) -> Collection:
+    """Opens a prepared data set.
+
+    Raises:
+      UserError: A data set, version, split or feature that is not there, examples
+        without exactly one image and one label, or shards that are cut.
+    """
+    import tensorflow_datasets as tfds
+
+    what = f"tfds:{request.location}"
+    info = tfds.builder_from_directory(find_prepared(request)).info
+    features: Any = info.features  # a mapping by name, typed as more than that
+    image, label = (request.options.get(key, key) for key in ("image", "label"))
+    for name in (image, label):
+        if name not in features:
+            there = ", ".join(sorted(features))
+            raise UserError(
+                f"{what} has no feature {name!r}; it has {there}; say which to "
+                "read: @image=...;label=..."
+            )
+    shards: list[Shard] = []
+    splits: dict[str, tuple[int, int]] = {}
+    end = 0
+    for asked in request.splits:
+        split = find_split(asked, list(info.splits))
+        if split is None:
+            raise UserError(
+                f"{what} has no split {asked!r}; it has {', '.join(info.splits)}"
+            )
+        chosen = info.splits[split]
+        splits[asked] = (end, end + chosen.num_examples)
+        end += chosen.num_examples
+        for path, size in zip(chosen.filepaths, chosen.shard_lengths, strict=True):
+            shards.append(Shard(os.fspath(path), size))
+    records, labels = _index(shards, image, label)
+    names = getattr(features[label], "names", None)
+    labels, class_names = _apply_names(labels, names, request, what)
+    return Collection(records, labels, splits, class_names)
+
+
+class Shard(NamedTuple):
+    """A file of records, and how many it must hold."""
+
+    path: str
+    size: int
+
+
+def find_prepared(request: Request) -> str:
+    """Returns the folder of the data set and version that were asked for.
+
+    Raises:
+      UserError: None is there; the text names what is.
+    """
+    name, _, version = request.location.partition(":")
+    root = request.data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    folder = epath.Path(root).expanduser() / name
+    if not folder.is_dir():
+        there = _folder_names(folder.parent)
+        close = nearest(name.rpartition("/")[2], there)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise UserError(
+            f"{folder} does not exist; {hint}tfds: reads prepared data sets and never "
+            f"downloads: set --data_dir or TFDS_DATA_DIR, or run 'tfds build {name}' "
+            f"(there: {', '.join(there) or 'none'})"
+        )
+    there = _folder_names(folder)
+    versions = [name for name in there if (folder / name / INFO_FILE).exists()]
+    versions = [name for name in versions if _VERSION.fullmatch(name)]
+    if not versions or (version and version not in versions):
+        raise UserError(
+            f"{folder} holds no prepared version {version}; it holds "
+            f"{', '.join(there) or 'nothing'}; write tfds:NAME:VERSION, or "
+            "tfds:NAME/CONFIG where a data set has configurations"
+        )
+    newest = max(versions, key=lambda text: tuple(map(int, text.split("."))))
+    return os.fspath(folder / (version or newest))
+
+
+def _folder_names(folder: epath.Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(child.name for child in folder.iterdir() if child.is_dir())
+
+
+def _index(
+    shards: list[Shard], image: str, label: str
+) -> "tuple[Table | ArrayRecordExamples, np.ndarray]":
+    paths = [shard.path for shard in shards]
+    if all(".tfrecord-" in path for path in paths):
+        table, labels, counts = tfrecords.index_examples(paths, image, label)
+    elif all(".array_record-" in path for path in paths):
+        table = ArrayRecordExamples(paths, image)
+        labels, counts = table.labels(label), table.counts()
+    else:
+        raise UserError(
+            f"{paths[0]} is neither a TFRecord nor an ArrayRecord file; prepare the "
+            "data set again with --file_format=tfrecord"
+        )
+    for shard, count in zip(shards, counts, strict=True):
+        if count != shard.size:
+            raise UserError(
+                f"{shard.path} holds {count} examples where the data set's information "
+                f"says {shard.size}; copy or prepare it again"
+            )
+    return table, labels
+
+
+class ArrayRecordExamples:
+    """Examples in ArrayRecord files, read through their library.
+
+    Attributes:
+      paths: The files.
+      image: Name of the feature that holds the encoded image.
+    """
+
+    encoded = True
+
+    def __init__(self, paths: Sequence[str], image: str):
+        # Lazily, as its wheels do not exist for every platform.
+        from array_record.python import array_record_data_source
+
+        self.paths = list(paths)
+        self.image = image
+        open_files = array_record_data_source.ArrayRecordDataSource
+        self._files = [open_files([path]) for path in self.paths]
+        self._ends = np.cumsum(self.counts())
+
+    def counts(self) -> list[int]:
+        """Returns the number of examples in each file."""
+        return [len(file) for file in self._files]
+
+    def read(self, rows: Rows) -> list[bytes]:
+        """Returns the encoded images of `rows`."""
+        images: list[bytes] = []
+        for record, example in self._examples(rows):
+            start, stop = example.image_range(self.image)
+            images.append(record[start:stop])
+        return images
+
+    def names(self, rows: Rows) -> list[str]:
+        """Returns `FILE#RECORD` for each row."""
+        return [f"{self.paths[file]}#{record}" for file, record in self._places(rows)]
+
+    def labels(self, label: str) -> np.ndarray:
+        """Reads every example and returns its label."""
+        rows = np.arange(self._ends[-1])
+        return tfrecords.stack_labels(
+            example.label(label) for _, example in self._examples(rows)
+        )
+
+    def _examples(self, rows: Rows) -> Iterator[tuple[bytes, tfrecords.Example]]:
+        for (file, number), name in zip(
+            self._places(rows), self.names(rows), strict=True
+        ):
+            record = self._files[file][number]
+            yield record, tfrecords.Example(record, 0, len(record), name)
+
+    def _places(self, rows: Rows) -> list[tuple[int, int]]:
+        files = np.searchsorted(self._ends, rows, side="right")
+        starts = np.concatenate([[0], self._ends[:-1]])
+        return list(zip(files.tolist(), (rows - starts[files]).tolist(), strict=True))
+
+
+def _apply_names(
+    labels: np.ndarray, names: Sequence[str] | None, request: Request, what: str
+) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Returns the labels by the class names that were asked for, and those names."""
+    if names is not None and request.class_names is not None:
+        labels = translate_ids(labels, names, request.class_names, what)
+        return labels, request.class_names
+    return labels, None if names is None else tuple(names)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact classification metrics over a whole split.
+
+The last batch is padded and masked, and sums over examples are divided at the end, so
+the result does not depend on batch size, devices or processes.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Batch = dict[str, Any]
+
+
+class Evaluator:
+    """Yields `top1`, `top5`, `loss` and `examples` of a split.
+
+    An example with several labels counts as right when its best class is one of
+    them, as for ImageNet ReaL; one without any label is left out.
+    """
+
+    def __init__(
+        self,
+        predict: Callable[[Any, Float[Array, "b h w c"]], Float[Array, "b k"]],
+        loss: Callable[[Float[Array, "b k"], Batch], Float[Array, " b"]],
+        batches: Callable[[], Iterator[Batch]],
+    ):
+        """Compiles nothing yet.
+
+        Args:
+          predict: `(params, image) ->` logits in evaluation mode.
+          loss: `(logits, batch) ->` loss of each example.
+          batches: Starts one pass over the split: device batches with `image`,
+            `label` or `labels`, and `mask`.
+        """
+        self._batches = batches
+
+        def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
+            logits = predict(params, batch["image"])
+            return _masked_sums(logits, loss(logits, batch), batch)
+
+        self._sums = jax.jit(sums)
+
+    def run(self, params: Any) -> Iterator[tuple[str, float]]:
+        """Goes over the split once and yields each metric by name."""
+        totals: dict[str, float] = {}
+        for batch in self._batches():
+            sums = jax.device_get(self._sums(params, batch))
+            for name, value in sums.items():
+                # Summed in float64: a count of 14 million is exact.
+                totals[name] = totals.get(name, 0.0) + float(value)
+        examples = totals.pop("examples", 0.0)
+        for name, total in totals.items():
+            yield name, total / max(examples, 1.0)
+        yield "examples", examples
+
+
+def _masked_sums(
+    logits: Float[Array, "b k"], losses: Float[Array, " b"], batch: Batch
+) -> dict[str, jax.Array]:
+    """Returns sums over the real examples of a batch."""
+    classes = logits.shape[-1]
+    targets = batch.get("labels")
+    if targets is None:
+        targets = jax.nn.one_hot(batch["label"], classes)
+    mask = batch["mask"] * (targets.sum(axis=-1) > 0)
+    _, best = jax.lax.top_k(logits, min(5, classes))
+    hits = jnp.take_along_axis(targets, best, axis=-1) > 0  # (b, 5)
+    # where, not a product: a padded image may give any loss, even one that is NaN.
+    return {
+        "top1": jnp.sum(hits[:, 0] * mask),
+        "top5": jnp.sum(hits.any(axis=-1) * mask),
+        "loss": jnp.sum(jnp.where(mask > 0, losses, 0.0)),
+        "examples": jnp.sum(mask),
+    }
+

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains the model that a config describes.
+
+  python -m vit_jax.main --config=configs/quickstart.py --workdir=runs/quickstart
+  python -m vit_jax.main --config=configs/vit_l16.py:dataset=i1k --workdir=DIR \
+      --config.data.dataset=folder:/data/imagenet --config.total_epochs=90
+
+The same command again goes on where the run was stopped. Any field of the config can
+be set with --config.SECTION.FIELD=VALUE.
+"""
+
+import time
+from collections.abc import Sequence
+
+from absl import flags
+
+from vit_jax import command
+from vit_jax.errors import UserError
+
+_CONFIG = flags.DEFINE_string(
+    "config", None, "FILE or FILE:ARGS of a config.", required=True
+)
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Directory of the run: local or gs://.", required=True
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Builds the run of the config, trains it, and says how it ended."""
+    if argv:
+        raise UserError(f"unexpected argument {argv[0]!r}; all settings are flags")
+    workdir = command.absolute_workdir(_WORKDIR.value)
+    config = command.load_config()
+
+    from vit_jax.train.stop import StopRequest
+
+    stop = StopRequest()
+    command.start_jax()
+    from vit_jax import build, record
+    from vit_jax.train import loop
+
+    start = time.monotonic()
+    with build.build_run(config, workdir) as run:
+        _, stopped = loop.train(run, lambda: stop.requested)
+    if stopped:
+        return command.INTERRUPTED
+    record.summarize(workdir, time.monotonic() - start)
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main, __doc__)

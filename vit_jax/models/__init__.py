@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model zoo: `build_model(name, num_classes=...)`, `list_models()`, `FAMILIES`.
+
+What every model promises is in README.md beside this file.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from flax import linen as nn
+
+from vit_jax.errors import UserError, unknown
+from vit_jax.models import catalog, presets
+from vit_jax.models.vit import ViT
+
+FAMILIES: Mapping[str, type[nn.Module]] = {
+    "vit": ViT,
+}
+
+
+def build_model(
+    name: str, *, num_classes: int, preset: str | None = None, **overrides: Any
+) -> nn.Module:
+    """Builds a model: the row of its name, then the preset, then the overrides.
+
+    Args:
+      name: Such as "ViT-B/16"; see `list_models`. A ViT takes any patch size.
+      num_classes: Number of logits; 0 gives features.
+      preset: Key of `presets.PRESETS`; None takes that of the row.
+      **overrides: Fields of the family, such as `depth=4`, `pool="mean"` or
+        `dtype="bfloat16"`.
+
+    Returns:
+      A module for which `logits, out = model.apply({"params": params}, image,
+      train=False)`.
+
+    Raises:
+      UserError: An unknown name, preset, field or value, or a preset of another family.
+    """
+    variant = catalog.find(name)
+    numerics = presets.find(preset or variant.preset)
+    if numerics.family != variant.family:
+        raise UserError(
+            f"preset {preset!r} is for the family {numerics.family!r}, but {name} is "
+            f"of the family {variant.family!r}; leave preset out for the usual one"
+        )
+    family = FAMILIES[variant.family]
+    _check_overrides(family, overrides)
+    given = {key: _hashable(value) for key, value in overrides.items()}
+    fields = {**variant.fields, **numerics.fields, **given}
+    return family(num_classes=num_classes, **fields)
+
+
+def list_models() -> list[str]:
+    """Returns the names of the catalogue, in its order."""
+    return [variant.name for variant in catalog.VARIANTS]
+
+
+def _check_overrides(family: type[nn.Module], overrides: Mapping[str, Any]) -> None:
+    hints = typing.get_type_hints(family)
+    known = [f.name for f in dataclasses.fields(family) if f.name in hints]
+    known = [name for name in known if name not in ("name", "parent", "num_classes")]
+    for key, value in overrides.items():
+        if key not in known:
+            raise unknown("model field", key, known)
+        choices = typing.get_args(hints[key])
+        if typing.get_origin(hints[key]) is typing.Literal and value not in choices:
+            raise unknown(f"{key}", str(value), choices)
+
+
+def _hashable(value: Any) -> Any:
+    """Turns the lists of config files into tuples, which modules need as fields."""
+    return tuple(value) if isinstance(value, list) else value

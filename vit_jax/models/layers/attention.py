@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi-head attention and its two products, in the form that each platform likes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from vit_jax.errors import UserError
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention (Appendix A of arXiv:2010.11929) of `x` to `context`.
+
+    For each head softmax(q k^T / sqrt(e)) v with head width e = d / num_heads; the
+    heads are mixed by one more linear layer. The softmax is float32.
+
+    Attributes:
+      num_heads: Number of heads, a divisor of the width.
+      attention_dropout_rate: Dropout of the attention probabilities. The paper has
+        none.
+      dtype: Of the computation.
+      param_dtype: Of the parameters.
+    """
+
+    num_heads: int
+    attention_dropout_rate: float = 0.0
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "b q d"],
+        context: Float[Array, "b n d"],
+        *,
+        train: bool,
+    ) -> tuple[Float[Array, "b q d"], Float[Array, "b m q n"]]:
+        """Returns the result and the attention probabilities before dropout.
+
+        Raises:
+          UserError: The width is no multiple of `num_heads`.
+        """
+        width = x.shape[-1]
+        if width % self.num_heads:
+            raise UserError(
+                f"width {width} is no multiple of num_heads {self.num_heads}; "
+                f"with these heads, {self.num_heads * max(1, width // self.num_heads)} "
+                "would be one"
+            )
+        head_width = width // self.num_heads
+        dense = functools.partial(
+            nn.DenseGeneral,
+            kernel_init=nn.initializers.xavier_uniform(),
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+        )
+        project = functools.partial(dense, (self.num_heads, head_width))
+        query = project(name="query")(x) * head_width**-0.5  # (b, q, m, e)
+        key = project(name="key")(context)  # (b, n, m, e)
+        value = project(name="value")(context)  # (b, n, m, e)
+        weights = nn.softmax(scores(query, key))  # (b, m, q, n)
+        dropped = nn.Dropout(self.attention_dropout_rate, deterministic=not train)(
+            weights
+        )
+        y = mix(dropped.astype(self.dtype), value)  # (b, q, m, e)
+        return dense(width, axis=(-2, -1), name="out")(y), weights
+
+
+# XLA's CPU backend has a fast product for one leading axis only: with batch and heads
+# folded into one, 197 tokens and 6 heads take a fourth of the time. TPUs and GPUs do
+# better without the transposition, and with heads on an axis of their own they can be
+# sharded over devices. The choice falls when the program is lowered, because programs
+# for TPUs are compiled on hosts whose own backend is the CPU. Both functions are jitted
+# so that the branches are traced and differentiated once, not once a layer.
+
+
+@jax.jit
+def scores(
+    query: Float[Array, "b q m e"], key: Float[Array, "b n m e"]
+) -> Float[Array, "b m q n"]:
+    """Returns the float32 products of every query with every key, head by head."""
+
+    def folded(query: Array, key: Array) -> Array:
+        flat = _product("xqe,xne->xqn", _fold(query), _fold(key))
+        return flat.reshape(query.shape[0], -1, *flat.shape[1:])
+
+    product = functools.partial(_product, "bqme,bnme->bmqn")
+    return lax.platform_dependent(query, key, cpu=folded, default=product)
+
+
+@jax.jit
+def mix(
+    weights: Float[Array, "b m q n"], value: Float[Array, "b n m e"]
+) -> Float[Array, "b q m e"]:
+    """Returns the weighted sums of the values, in their dtype."""
+
+    def folded(weights: Array, value: Array) -> Array:
+        flat = weights.reshape(-1, *weights.shape[2:])
+        flat = _product("xqn,xne->xqe", flat, _fold(value))
+        return flat.reshape(*weights.shape[:3], -1).swapaxes(1, 2)
+
+    product = functools.partial(_product, "bmqn,bnme->bqme")
+    mixed = lax.platform_dependent(weights, value, cpu=folded, default=product)
+    return mixed.astype(value.dtype)
+
+
+def _product(formula: str, a: Array, b: Array) -> Array:
+    return jnp.einsum(formula, a, b, preferred_element_type=jnp.float32)
+
+
+def _fold(x: Float[Array, "b n m e"]) -> Float[Array, "bm n e"]:
+    b, n, m, e = x.shape
+    return x.swapaxes(1, 2).reshape(b * m, n, e)

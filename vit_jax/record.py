@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run tells: its start in the log, its files for later readers, its end.
+
+Files in the run's directory: `config.json` (enough to repeat the run), `run.json`
+(versions, commit, devices, command line), `checkpoint.json` (what a reader needs to use
+the weights). Metrics and checkpoints are written elsewhere.
+"""
+
+import json
+import math
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from etils import epath
+from jax.sharding import Mesh
+
+import vit_jax
+from vit_jax import metrics, sharding
+from vit_jax.errors import UserError
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def prepare_workdir(workdir: str, config: Mapping[str, Any]) -> None:
+    """Makes the directory, and keeps the config that the run has now.
+
+    Args:
+      workdir: Absolute path or URL.
+      config: The resolved config as plain dictionaries.
+
+    Raises:
+      UserError: The directory cannot be made or written.
+    """
+    path = epath.Path(workdir)
+    content = json.loads(json.dumps(config, default=list))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = path / "config.json"
+        before = json.loads(file.read_text()) if file.exists() else content
+        if jax.process_index() == 0:
+            metrics.write_json(str(file), content)
+    except (OSError, json.JSONDecodeError) as err:
+        raise UserError(
+            f"cannot use the workdir {workdir}: {err}; name a folder that can be "
+            "written with --workdir"
+        ) from err
+    changed = sorted(_differences(before, content))
+    if changed:
+        logging.warning(
+            "the config differs from that of the run so far in %s", ", ".join(changed)
+        )
+
+
+def _differences(before: Any, now: Any, name: str = "config") -> list[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [
+            difference
+            for key in before.keys() | now.keys()
+            for difference in _differences(
+                before.get(key), now.get(key), f"{name}.{key}"
+            )
+        ]
+    return [] if before == now else [f"{name} ({before!r}, now {now!r})"]
+
+
+def log_start(
+    mesh: Mesh,
+    *,
+    batch_size: int,
+    total_steps: int,
+    first_step: int,
+    splits: Mapping[str, tuple[str, int]],
+    params: Any,
+    decayed: Sequence[str],
+    frozen: Sequence[str],
+    state: Any,
+) -> None:
+    """Tells a person what is about to happen.
+
+    Args:
+      mesh: The device mesh.
+      batch_size: Global batch size.
+      total_steps: Updates of the whole run.
+      first_step: Updates already done.
+      splits: Use of each split -> its description and number of examples.
+      params: The parameters or their shapes.
+      decayed: Names of the decayed parameters.
+      frozen: Names of the frozen parameters.
+      state: The whole state or its shapes, for its size.
+    """
+    # Imported here: clu is needed by nothing else in this module.
+    from clu import parameter_overview
+
+    devices = mesh.devices.flatten()
+    parts = sharding.batch_parts(mesh)
+    logging.info("vit_jax %s, jax %s", vit_jax.__version__, jax.__version__)
+    logging.info(
+        "devices: %d x %s in %d process(es), mesh %s",
+        len(devices),
+        devices[0].device_kind,
+        jax.process_count(),
+        " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
+    )
+    logging.info("batch: %d images, %d per device", batch_size, batch_size // parts)
+    for use, (description, count) in splits.items():
+        logging.info("data for %s: %s, %s examples", use, description, f"{count:,}")
+    table = parameter_overview.get_parameter_overview(params, include_stats=False)
+    for line in table.splitlines():
+        logging.info("%s", line)
+    logging.info("weight decay on %d arrays: %s", len(decayed), _patterns(decayed))
+    if frozen:
+        logging.info("frozen: %d arrays: %s", len(frozen), _patterns(frozen))
+    logging.info(
+        "state: %s a device at most; this process: %s; %s",
+        _size(tree_bytes(state)),
+        _size(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss),
+        _device_memory(devices[0]),
+    )
+    verb = "resuming after" if first_step else "starting at"
+    logging.info("%s step %s of %s", verb, f"{first_step:,}", f"{total_steps:,}")
+
+
+def tree_bytes(tree: Any) -> int:
+    """Returns the bytes of all arrays of a tree, as if each was whole."""
+    return sum(
+        math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _patterns(names: Sequence[str]) -> str:
+    """Shortens names that differ only in the number of their block."""
+    import re
+
+    seen = dict.fromkeys(re.sub(r"_\d+/", "_*/", name, count=1) for name in names)
+    return ", ".join(seen) if seen else "none"
+
+
+def _device_memory(device: jax.Device) -> str:
+    stats = device.memory_stats()
+    if not stats or "bytes_limit" not in stats:
+        return f"{device.platform} memory is the host's"
+    return f"{_size(stats['bytes_limit'])} on each device"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    raise ValueError(count)
+
+
+def log_compiled(compiled: Any, seconds: float) -> None:
+    """Tells how long the step took to compile and what memory it takes."""
+    analysis = compiled.memory_analysis()
+    temporary = getattr(analysis, "temp_size_in_bytes", None)
+    logging.info(
+        "compiled the step in %.1f s%s",
+        seconds,
+        "" if temporary is None else f"; {_size(temporary)} of temporaries a device",
+    )
+
+
+def write_run(workdir: str, params: Any) -> None:
+    """Writes `run.json`: what the run was made with."""
+    if jax.process_index() != 0:
+        return
+    devices = jax.devices()
+    content = {
+        "command": [sys.executable, *sys.orig_argv[1:]],
+        "commit": _git_commit(),
+        "versions": {
+            "vit_jax": vit_jax.__version__,
+            "python": platform.python_version(),
+            **{package: metadata.version(package) for package in _PACKAGES},
+        },
+        "devices": {
+            "count": len(devices),
+            "kind": devices[0].device_kind,
+            "platform": devices[0].platform,
+            "processes": jax.process_count(),
+        },
+        "parameters": sum(math.prod(p.shape) for p in jax.tree.leaves(params)),
+    }
+    metrics.write_json(str(epath.Path(workdir) / "run.json"), content)
+
+
+def _git_commit() -> str | None:
+    """Returns the commit of the source tree, with `+` when it was changed since."""
+    folder = str(epath.Path(vit_jax.__file__).parent)
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()
+
+
+def write_checkpoint_description(workdir: str, content: Mapping[str, Any]) -> None:
+    """Writes `checkpoint.json`: model, preprocessing, class names and so on."""
+    if jax.process_index() == 0:
+        path = epath.Path(workdir) / "checkpoint.json"
+        metrics.write_json(str(path), json.loads(json.dumps(content, default=list)))
+
+
+def profiler(workdir: str, step: int | None) -> Callable[[int], Any]:
+    """Returns a function of the step that traces five updates after step `step`."""
+    if step is None:
+        return lambda now: None
+    # Imported here: clu's periodic actions import TensorFlow.
+    from clu import periodic_actions
+
+    return periodic_actions.Profile(
+        logdir=workdir,
+        num_profile_steps=5,
+        profile_duration_ms=None,
+        first_profile=step,
+        every_secs=None,
+    )
+
+
+def summarize(workdir: str, seconds: float) -> None:
+    """Tells how a run ended, from its metrics, and what to do with it."""
+    lines = metrics.read_metrics(workdir)
+    results: dict[str, float] = {}
+    for line in lines:
+        results.update({k: v for k, v in line.items() if "/" in k})
+    step = lines[-1]["step"] if lines else 0
+    logging.info(
+        "done: step %s, this start took %s", f"{step:,}", metrics.duration(seconds)
+    )
+    for name, value in results.items():
+        if name.endswith(("/top1", "/top5")):
+            examples = results.get(name.rsplit("/", 1)[0] + "/examples", 0)
+            logging.info("%s: %.2f %% of %s", name, 100 * value, f"{examples:,.0f}")
+    logging.info("name what is in a picture with")
+    logging.info("  python -m vit_jax.predict --checkpoint=%s PICTURE", workdir)
