@@ -16,8 +16,8 @@ import vit_jax.config as c
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    arg = c.parse_arg(arg, tune=False, smoke=False)
-    train, held_out = ("train[:90%]", "train[90%:]") if arg.tune else ("train", "test")
+    args = c.parse_arg(arg, tune=False, smoke=False)
+    train, held_out = ("train[:90%]", "train[90%:]") if args.tune else ("train", "test")
 
     config = ConfigDict()
     config.seed = 0
@@ -66,4 +66,4 @@ def get_config(arg: str = "") -> ConfigDict:
     config.evaluators.test.ops = "decode|resize(28)|value_range(-1, 1)"
     config.evaluators.test.every_steps = None  # Once, at the end.
 
-    return c.smoke(config, 28) if arg.smoke else config
+    return c.smoke(config, 28) if args.smoke else config

@@ -61,9 +61,9 @@ TABLE_3 = {
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    arg = c.parse_arg(arg, dataset=("i21k", "jft", "i1k"), smoke=False)
-    row = TABLE_3[arg.dataset]
-    resolution = 64 if arg.smoke else 224
+    args = c.parse_arg(arg, dataset=("i21k", "jft", "i1k"), smoke=False)
+    row = TABLE_3[args.dataset]
+    resolution = 64 if args.smoke else 224
 
     config = ConfigDict()
     config.seed = 0
@@ -73,10 +73,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.data.dataset = row["source"]
     config.data.split = row["train"]
     config.data.batch_size = 4096
-    config.data.ops = (
-        f"decode|inception_crop({resolution})|flip_lr|value_range(-1, 1)"
-        "|keep('image', 'label', 'labels')"
-    )
+    config.data.ops = f"decode|inception_crop({resolution})|flip_lr|value_range(-1, 1)"
 
     config.model = ConfigDict()
     config.model.name = "ViT-B/32"
@@ -95,12 +92,12 @@ def get_config(arg: str = "") -> ConfigDict:
     config.optimizer.lr = row["lr"]
     config.optimizer.b1 = 0.9
     config.optimizer.b2 = 0.999
-    config.optimizer.schedule = "cosine" if arg.dataset == "i1k" else "linear"
+    config.optimizer.schedule = "cosine" if args.dataset == "i1k" else "linear"
     config.optimizer.warmup_steps = 10_000
     # The update shrinks a weight by lr(t) * weight_decay, as in torch's AdamW.
     config.optimizer.weight_decay = row["decay"]
     # The paper clips on ImageNet only.
-    config.optimizer.clip_norm = 1.0 if arg.dataset == "i1k" else None
+    config.optimizer.clip_norm = 1.0 if args.dataset == "i1k" else None
 
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
 
@@ -116,8 +113,8 @@ def get_config(arg: str = "") -> ConfigDict:
     config.evaluators.val.split = row["validation"]
     config.evaluators.val.ops = (
         f"decode|resize_small({resolution * 8 // 7})|central_crop({resolution})"
-        "|value_range(-1, 1)|keep('image', 'label', 'labels')"
+        "|value_range(-1, 1)"
     )
     config.evaluators.val.every_steps = 5000
 
-    return c.smoke(config, resolution) if arg.smoke else config
+    return c.smoke(config, resolution) if args.smoke else config

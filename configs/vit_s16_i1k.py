@@ -18,24 +18,23 @@ import vit_jax.config as c
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    arg = c.parse_arg(arg, epochs=(90, 150, 300), smoke=False)
-    resolution = 32 if arg.smoke else 224
+    args = c.parse_arg(arg, epochs=(90, 150, 300), smoke=False)
+    resolution = 32 if args.smoke else 224
     evaluation_ops = (
         f"decode|resize_small({resolution * 8 // 7})|central_crop({resolution})"
-        "|value_range(-1, 1)|keep('image', 'label')"
+        "|value_range(-1, 1)"
     )
 
     config = ConfigDict()
     config.seed = 0
-    config.total_epochs = arg.epochs
+    config.total_epochs = args.epochs
 
     config.data = ConfigDict()
     config.data.dataset = "tfds:imagenet2012"
     config.data.split = "train[:99%]"
     config.data.batch_size = 1024
     config.data.ops = (
-        f"decode|inception_crop({resolution})|flip_lr|randaug(2, 10)"
-        "|value_range(-1, 1)|keep('image', 'label')"
+        f"decode|inception_crop({resolution})|flip_lr|randaug(2, 10)|value_range(-1, 1)"
     )
     config.data.mixup = 0.2  # Beta(0.2, 0.2), one draw a step.
 
@@ -78,4 +77,4 @@ def get_config(arg: str = "") -> ConfigDict:
         config.evaluators[name].ops = evaluation_ops
         config.evaluators[name].every_steps = every
 
-    return c.smoke(config, resolution) if arg.smoke else config
+    return c.smoke(config, resolution) if args.smoke else config

@@ -187,8 +187,8 @@ def _seconds(arguments: Sequence[str]) -> float:
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(
-            f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-500:]}; "
-            "run this benchmark from the root of the repository"
+            f"{' '.join(arguments)} ended with {done.returncode}: "
+            f"{done.stderr[-500:]}; run this benchmark from the root of the repository"
         )
     return round(time.perf_counter() - start, 2)
 

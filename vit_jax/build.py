@@ -35,7 +35,6 @@ from vit_jax.train.loop import Evaluation, Run, Schedule
 from vit_jax.train.state import TrainState
 from vit_jax.train.step import Batch, make_update
 
-
 _SECTIONS = ("data", "model", "loss", "optimizer", "mesh")
 
 
@@ -72,9 +71,16 @@ def build_run(config: ConfigDict, workdir: str) -> Iterator[Run]:
     )
     schedule = _schedule(fields, data)
     evaluators = _open_evaluators(fields.get("evaluators") or {}, data, classes)
+    splits = {"training": data.source}
+    splits |= {name: opened.feed.source for name, opened in evaluators.items()}
 
     with contextlib.ExitStack() as stack:
         record.prepare_workdir(workdir, fields)
+        record.log_inputs(
+            mesh,
+            data.batch_size,
+            {use: (source.description, len(source)) for use, source in splits.items()},
+        )
         image = jax.ShapeDtypeStruct((1, *data.image_shape()), jnp.float32)
         init_key, step_key = jax.random.split(jax.random.key(seed))
         init = _initializer(model, image)
@@ -93,19 +99,8 @@ def build_run(config: ConfigDict, workdir: str) -> Iterator[Run]:
             places = jax.tree.map(lambda leaf: leaf.sharding, like)
             state = jax.jit(create, out_shardings=places)(init_key)
         step = int(state.step)
-        splits = {"training": data.source}
-        splits |= {name: opened.feed.source for name, opened in evaluators.items()}
-        record.log_start(
-            mesh,
-            batch_size=data.batch_size,
-            total_steps=schedule.total,
-            first_step=step,
-            splits={use: (s.description, len(s)) for use, s in splits.items()},
-            params=like.params,
-            decayed=optimizer.decayed,
-            frozen=optimizer.frozen,
-            state=like,
-        )
+        record.log_state(like, optimizer.decayed, optimizer.frozen)
+        record.log_position(step, schedule.total)
 
         batches = stack.enter_context(contextlib.closing(data.batches(step)))
         first = next(batches)
@@ -145,7 +140,6 @@ def build_run(config: ConfigDict, workdir: str) -> Iterator[Run]:
             writer=writer,
             profile=record.profiler(workdir, schedule.profile),
         )
-
 
 
 def section_call(
@@ -335,7 +329,7 @@ def _initializer(
 
 
 def _train_apply(model: nn.Module) -> Callable[..., jax.Array]:
-    def apply(params: Any, image: jax.Array, rngs: Mapping[str, jax.Array]) -> Any:
+    def apply(params: Any, image: jax.Array, rngs: dict[str, jax.Array]) -> Any:
         return model.apply({"params": params}, image, train=True, rngs=rngs)[0]
 
     return apply

@@ -42,14 +42,17 @@ def run(main: Callable[[Sequence[str]], int | None], doc: str | None) -> None:
     sys.exit(_run(main, doc or "", sys.argv))
 
 
-def load_config(argv: Sequence[str] | None = None) -> ConfigDict:
-    """Loads the config that `--config` and the `--config.a.b=VALUE` flags describe.
+def load_config(spec: str) -> ConfigDict:
+    """Loads a config and applies the `--config.a.b=VALUE` flags of the command line.
+
+    Args:
+      spec: The value of `--config`.
 
     Raises:
       UserError: See `vit_jax.config.load` and `vit_jax.config.override`.
     """
-    config = config_lib.load(flags.FLAGS["config"].value)
-    config_lib.override(config, _split_overrides(argv or sys.argv)[1])
+    config = config_lib.load(spec)
+    config_lib.override(config, _split_overrides(sys.argv)[1])
     return config
 
 

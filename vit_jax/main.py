@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     if argv:
         raise UserError(f"unexpected argument {argv[0]!r}; all settings are flags")
     workdir = command.absolute_workdir(_WORKDIR.value)
-    config = command.load_config()
+    config = command.load_config(_CONFIG.value)
 
     from vit_jax.train.stop import StopRequest
 

@@ -9,6 +9,7 @@ the weights). Metrics and checkpoints are written elsewhere.
 import json
 import math
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from jax.sharding import Mesh
 import vit_jax
 from vit_jax import metrics, sharding
 from vit_jax.errors import UserError
+from vit_jax.train.state import TrainState
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -71,34 +73,16 @@ def _differences(before: Any, now: Any, name: str = "config") -> list[str]:
     return [] if before == now else [f"{name} ({before!r}, now {now!r})"]
 
 
-def log_start(
-    mesh: Mesh,
-    *,
-    batch_size: int,
-    total_steps: int,
-    first_step: int,
-    splits: Mapping[str, tuple[str, int]],
-    params: Any,
-    decayed: Sequence[str],
-    frozen: Sequence[str],
-    state: Any,
+def log_inputs(
+    mesh: Mesh, batch_size: int, splits: Mapping[str, tuple[str, int]]
 ) -> None:
-    """Tells a person what is about to happen.
+    """Tells on what the run runs.
 
     Args:
       mesh: The device mesh.
       batch_size: Global batch size.
-      total_steps: Updates of the whole run.
-      first_step: Updates already done.
       splits: Use of each split -> its description and number of examples.
-      params: The parameters or their shapes.
-      decayed: Names of the decayed parameters.
-      frozen: Names of the frozen parameters.
-      state: The whole state or its shapes, for its size.
     """
-    # Imported here: clu is needed by nothing else in this module.
-    from clu import parameter_overview
-
     devices = mesh.devices.flatten()
     parts = sharding.batch_parts(mesh)
     logging.info("vit_jax %s, jax %s", vit_jax.__version__, jax.__version__)
@@ -112,20 +96,36 @@ def log_start(
     logging.info("batch: %d images, %d per device", batch_size, batch_size // parts)
     for use, (description, count) in splits.items():
         logging.info("data for %s: %s, %s examples", use, description, f"{count:,}")
-    table = parameter_overview.get_parameter_overview(params, include_stats=False)
-    for line in table.splitlines():
-        logging.info("%s", line)
+
+
+def log_state(state: TrainState, decayed: Sequence[str], frozen: Sequence[str]) -> None:
+    """Tells what is trained and what memory it takes.
+
+    Args:
+      state: The state or its shapes.
+      decayed: Names of the decayed parameters.
+      frozen: Names of the frozen parameters.
+    """
+    # Imported here: clu is needed by nothing else in this module.
+    from clu import parameter_overview
+
+    table = parameter_overview.get_parameter_overview(state.params, include_stats=False)
+    logging.info("parameters:\n%s", table)
     logging.info("weight decay on %d arrays: %s", len(decayed), _patterns(decayed))
     if frozen:
         logging.info("frozen: %d arrays: %s", len(frozen), _patterns(frozen))
     logging.info(
-        "state: %s a device at most; this process: %s; %s",
+        "memory: state %s, this process %s, %s",
         _size(tree_bytes(state)),
         _size(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss),
-        _device_memory(devices[0]),
+        _device_memory(jax.local_devices()[0]),
     )
-    verb = "resuming after" if first_step else "starting at"
-    logging.info("%s step %s of %s", verb, f"{first_step:,}", f"{total_steps:,}")
+
+
+def log_position(step: int, total: int) -> None:
+    """Tells where the run is."""
+    verb = "resuming after" if step else "starting at"
+    logging.info("%s step %s of %s", verb, f"{step:,}", f"{total:,}")
 
 
 def tree_bytes(tree: Any) -> int:
@@ -138,13 +138,11 @@ def tree_bytes(tree: Any) -> int:
 
 def _patterns(names: Sequence[str]) -> str:
     """Shortens names that differ only in the number of their block."""
-    import re
-
     seen = dict.fromkeys(re.sub(r"_\d+/", "_*/", name, count=1) for name in names)
     return ", ".join(seen) if seen else "none"
 
 
-def _device_memory(device: jax.Device) -> str:
+def _device_memory(device: Any) -> str:
     stats = device.memory_stats()
     if not stats or "bytes_limit" not in stats:
         return f"{device.platform} memory is the host's"

@@ -100,24 +100,24 @@ def _mark(segments: Sequence[str], index: int) -> str:
 def _parse_segment(segment: str, where: str) -> Call:
     segment = segment.strip()
     if not segment:
-        raise UserError(f"empty op in {where!r}; write a name between two '|'")
+        raise UserError(f"empty op in {where}; write a name between two '|'")
     try:
         node = ast.parse(segment, mode="eval").body
     except (SyntaxError, ValueError) as err:
         reason = err.msg if isinstance(err, SyntaxError) else str(err)
         raise UserError(
-            f"cannot read {where!r} ({reason}); write name or name(argument, key=value)"
+            f"cannot read {where} ({reason}); write name or name(argument, key=value)"
         ) from err
     if isinstance(node, ast.Name):
         return Call(node.id, where=where)
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         raise UserError(
-            f"not a call in {where!r}; write name or name(argument, key=value)"
+            f"not a call in {where}; write name or name(argument, key=value)"
         )
     args = tuple(_literal(arg, where) for arg in node.args)
     kwargs = {k.arg or "**": _literal(k.value, where) for k in node.keywords}
     if "**" in kwargs:
-        raise UserError(f"'**' in {where!r}; write out every key=value")
+        raise UserError(f"'**' in {where}; write out every key=value")
     return Call(node.func.id, args, kwargs, where)
 
 
@@ -126,7 +126,7 @@ def _literal(node: ast.expr, where: str) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError) as err:
         raise UserError(
-            f"{ast.unparse(node)!r} is not a literal in {where!r}; write a number, "
+            f"{ast.unparse(node)!r} is not a literal in {where}; write a number, "
             "a quoted text, True, False, None, or a tuple or list of these"
         ) from err
 
@@ -201,7 +201,7 @@ class Registry:
 
 
 def _located(err: UserError, call: Call) -> UserError:
-    return UserError(f"{err} (in {call.where!r})")
+    return UserError(f"{err} (in {call.where})")
 
 
 def _readable_signature(factory: Callable) -> inspect.Signature:

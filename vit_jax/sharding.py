@@ -28,7 +28,7 @@ def make_mesh(
     data: int = -1,
     fsdp: int = 1,
     tensor: int = 1,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> Mesh:
     """Lays the devices out as a mesh.
 

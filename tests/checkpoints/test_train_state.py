@@ -170,9 +170,7 @@ def test_weights_alone_are_read_without_knowing_the_model(folder: pathlib.Path):
     assert latest_step(str(folder)) == 4
     raw = restore_weights(str(folder), 4, averaged=False)
     ema = restore_weights(str(folder), 4, averaged=True)
-    np.testing.assert_array_equal(
-        raw["head"]["kernel"], state.params["head"]["kernel"]
-    )
+    np.testing.assert_array_equal(raw["head"]["kernel"], state.params["head"]["kernel"])
     np.testing.assert_array_equal(ema["head"]["kernel"], state.ema["head"]["kernel"])
     assert isinstance(raw["head"]["kernel"], np.ndarray)
 

@@ -159,7 +159,9 @@ def test_randaug_works_on_images_of_unknown_size():
 
 @pytest.mark.parametrize("ops", ["randaug(0)", "randaug(2, 31)", "randaug(2, -1)"])
 def test_randaug_refuses_what_has_no_meaning(ops: str):
-    with pytest.raises(UserError, match="at least 1 layer and a magnitude from 0 to 30"):
+    with pytest.raises(
+        UserError, match="at least 1 layer and a magnitude from 0 to 30"
+    ):
         build_preprocess(ops)
 
 

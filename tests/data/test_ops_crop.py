@@ -100,7 +100,10 @@ def test_pad_puts_the_image_in_the_middle():
         ("random_crop(8, padding=-1)", "give 0 or more"),
         ("central_crop((8, 8, 3))", "one positive number or"),
         ("pad(1, 8)", "either pixels or size"),
-        ("random_crop(41)", r"random_crop to 41 x 41 of an image that is too small: 40"),
+        (
+            "random_crop(41)",
+            r"random_crop to 41 x 41 of an image that is too small: 40",
+        ),
         ("central_crop(49)", r"central_crop to 49 x 49 .* too small: 40 x 48.*\(in"),
         ("pad(size=40)", "pad to 40 x 40 of an image that is too large: 40 x 48"),
     ],

@@ -239,7 +239,7 @@ def test_flip_mirrors_half_of_the_examples():
 @pytest.mark.parametrize(
     ("ops", "message"),
     [
-        ("resize(-1)", r"resize of size -1.*\(in '\[resize\(-1\)\]'\)"),
+        ("resize(-1)", r"resize of size -1.*\(in \[resize\(-1\)\]\)"),
         ("resize_small(0)", "resize_small of size 0"),
         ("value_range(1, 1)", "smaller end first"),
         ("normalize('imagnet')", "did you mean 'imagenet'"),

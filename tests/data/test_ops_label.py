@@ -59,7 +59,7 @@ def test_random_ops_may_follow_keep():
         ("onehot(4, on=0.0, off=0.1)", "off smaller than on"),
         ("onehot(4, 'lable')", "no key 'lable'; at this op there are: image, label"),
         ("onehot(4, 'image')", "takes class numbers"),
-        ("keep('labels')", r"keep: there is no key 'labels'.*\(in '\[keep"),
+        ("keep('labels')", r"keep: there is no key 'labels'.*\(in \[keep"),
     ],
 )
 def test_a_wrong_key_or_argument_is_explained(ops: str, message: str):

@@ -109,13 +109,13 @@ def test_a_broken_file_is_named_for_what_it_is(kind: str):
 
 def test_floating_point_pictures_are_refused():
     data = pictures.encode(Image.new("F", (4, 4), 0.5), "TIFF")
-    with pytest.raises(UserError, match="floating-point picture.*8 or 16 bit"):
+    with pytest.raises(UserError, match=r"floating-point picture.*8 or 16 bit"):
         pixels.decode_image(data)
 
 
 def test_a_picture_with_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch):
     monkeypatch.setattr(pixels, "MAX_PIXELS", 1000)
-    with pytest.raises(UserError, match="more than 1000 pixels.* 48 x 40"):
+    with pytest.raises(UserError, match=r"more than 1000 pixels.* 48 x 40"):
         pixels.decode_image(GOOD["png"])
 
 
@@ -253,9 +253,9 @@ def test_every_op_is_one_of_those_that_tensorflow_has():
     assert names == set(OPS.names())
     assert set(pixels.RANDOM_OPS) == {n for n in OPS.names() if OPS.is_random(n)}
     for name in NUMPY_OPS.names():
-        assert (
-            NUMPY_OPS.signature(name).parameters == OPS.signature(name).parameters
-        ), name
+        assert NUMPY_OPS.signature(name).parameters == OPS.signature(name).parameters, (
+            name
+        )
         assert inspect.Parameter.VAR_KEYWORD not in {
             parameter.kind for parameter in OPS.signature(name).parameters.values()
         }

@@ -7,7 +7,6 @@ from tests.data import pictures
 from vit_jax.data import pixels
 from vit_jax.data.preprocess import build_preprocess, check_ops, is_random
 from vit_jax.errors import UserError
-from vit_jax.registry import OPS
 
 TRAIN = (
     "decode|inception_crop(32)|flip_lr|randaug(1, 10)|value_range(-1, 1)"
@@ -52,7 +51,8 @@ def test_the_same_seed_gives_the_same_pixels_and_another_seed_others():
     )
     other = through_tf_data(TRAIN, {**features, "seed": features["seed"] + 1000})
     assert not any(
-        np.array_equal(a["image"], b["image"]) for a, b in zip(first, other, strict=True)
+        np.array_equal(a["image"], b["image"])
+        for a, b in zip(first, other, strict=True)
     )
 
 
@@ -71,7 +71,7 @@ def test_training_images_have_the_stated_range():
         assert (image.shape, image.dtype) == ((32, 32, 3), np.float32)
         assert image.min() >= -1
         assert image.max() <= 1
-        assert image.max() > 0.2 > -0.2 > image.min()
+        assert image.std() > 0.01
 
 
 def test_two_random_ops_of_a_string_draw_apart():
@@ -91,18 +91,13 @@ def test_two_random_ops_of_a_string_draw_apart():
 
 
 def test_op_number_i_draws_from_fold_in_of_the_seed_and_i():
-    @OPS.register(random=True)
-    def show_seed():
-        return lambda features: {**features, "shown": features["seed"]}
-
-    try:
-        seed = tf.constant([3, 4])
-        shown = build_preprocess("drop|drop|show_seed")({"seed": seed})
-        assert set(shown) == {"shown"}
-        assert np.array_equal(shown["shown"], tf.random.fold_in(seed, 2))
-    finally:
-        del OPS._factories["show_seed"]
-        OPS._random.discard("show_seed")
+    image = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
+    op = build_preprocess("drop|drop|flip_lr")
+    for number in range(40):
+        seed = tf.constant([number, 9])
+        draw = tf.random.stateless_uniform([], tf.random.fold_in(seed, 2))
+        expected = image[:, ::-1] if draw < 0.5 else image
+        assert np.array_equal(op({"image": image, "seed": seed})["image"], expected)
 
 
 def test_evaluation_equals_the_numpy_form():
@@ -140,7 +135,10 @@ def test_check_ops_returns_the_calls():
     ("ops", "message"),
     [
         ("decode|resise(8)", r"unknown op 'resise'; did you mean 'resize'.*Known: "),
-        ("decode|resize(x=1)|flip_lr", r"write resize\(size.*decode\|\[resize\(x=1\)\]"),
+        (
+            "decode|resize(x=1)|flip_lr",
+            r"write resize\(size.*decode\|\[resize\(x=1\)\]",
+        ),
         ("decode|flip_lr(1)", r"too many positional arguments; write flip_lr\(\)"),
         ("decode||flip_lr", "empty op"),
     ],
@@ -151,5 +149,5 @@ def test_a_wrong_string_fails_before_any_data(function, ops: str, message: str):
 
 
 def test_a_random_op_without_a_seed_is_refused():
-    with pytest.raises(UserError, match=r"needs the key 'seed'.*in '\[flip_lr\]'"):
+    with pytest.raises(UserError, match=r"needs the key 'seed'.*in \[flip_lr\]"):
         build_preprocess("flip_lr")({"image": tf.zeros((2, 2, 3))})

@@ -30,9 +30,7 @@ def batches(arrays: dict, batch_size: int, devices: int):
         missing = size - len(batch["image"])
         batch["mask"] = np.pad(np.ones(size - missing, np.float32), (0, missing))
         batch = {
-            k: np.pad(v, [(0, missing)] + [(0, 0)] * (v.ndim - 1))
-            if k != "mask"
-            else v
+            k: np.pad(v, [(0, missing)] + [(0, 0)] * (v.ndim - 1)) if k != "mask" else v
             for k, v in batch.items()
         }
         if missing:
@@ -102,6 +100,8 @@ def test_any_of_several_labels_counts_and_none_is_left_out():
 
 def test_fewer_than_five_classes_have_a_top5_of_one():
     logits = jnp.eye(3)
-    found = evaluate({"image": images(np.asarray(logits)), "label": np.array([2, 2, 2])})
+    found = evaluate(
+        {"image": images(np.asarray(logits)), "label": np.array([2, 2, 2])}
+    )
     assert found["top5"] == 1.0
     assert found["top1"] == pytest.approx(1 / 3)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: of training runs, and the weights that they hold."""

@@ -40,9 +40,7 @@ def load(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
     directory = str(path / "checkpoints")
     step = int(match[2]) if match[2] else train_state.latest_step(directory)
     if match[3] == "ema" and not description.get("averaged"):
-        raise UserError(
-            f"the run in {path} kept no averaged weights; leave ':ema' out"
-        )
+        raise UserError(f"the run in {path} kept no averaged weights; leave ':ema' out")
     params = train_state.restore_weights(directory, step, averaged=match[3] != "raw")
     return description, params
 

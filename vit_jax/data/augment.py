@@ -95,12 +95,12 @@ def autocontrast(image: Any) -> tf.Tensor:
 
 def equalize(image: Any) -> tf.Tensor:
     """Flattens the histogram of each channel, as `ImageOps.equalize`."""
-    channel = tf.cast(image, tf.int32) + tf.constant([0, 256, 512])
-    counts = tf.math.bincount(tf.reshape(channel, [-1]), minlength=768, maxlength=768)
-    counts = tf.transpose(tf.reshape(counts, [3, 256]))  # (level, channel)
+    places = tf.reshape(_places(image), [-1])
+    counts = tf.math.bincount(places, minlength=768, maxlength=768)
+    counts = tf.reshape(counts, [256, 3])  # (level, channel)
     highest = tf.cast(tf.reduce_max(image, axis=[0, 1]), tf.int32)
-    last = tf.gather(counts, highest, axis=0)  # (channel, channel)
-    step = (tf.reduce_sum(counts, axis=0) - tf.linalg.diag_part(last)) // 255
+    last = tf.linalg.diag_part(tf.gather(counts, highest))
+    step = (tf.reduce_sum(counts, axis=0) - last) // 255
     below = tf.cumsum(counts, axis=0, exclusive=True)
     table = (step // 2 + below) // tf.maximum(step, 1)
     return _look_up(image, tf.where(step > 0, table, tf.range(256)[:, None]))
@@ -109,8 +109,14 @@ def equalize(image: Any) -> tf.Tensor:
 def _look_up(image: Any, table: Any) -> tf.Tensor:
     """Replaces levels by a table `(256, channel)`, clipped to 0...255."""
     flat = tf.reshape(tf.cast(tf.clip_by_value(table, 0, 255), tf.uint8), [-1])
-    place = tf.cast(image, tf.int32) * 3 + tf.constant([0, 1, 2])
-    return tf.gather(flat, place)
+    return tf.reshape(tf.gather(flat, _places(image)), tf.shape(image))
+
+
+def _places(image: Any) -> tf.Tensor:
+    """Returns 3 level + channel as `(h, 3 w)`, a shape that is quick to add to."""
+    height, width = tf.unstack(tf.shape(image)[:2])
+    levels = tf.cast(tf.reshape(image, [height, 3 * width]), tf.int32)
+    return 3 * levels + tf.tile(tf.range(3), [width])
 
 
 def invert(image: Any) -> tf.Tensor:
@@ -125,25 +131,27 @@ def posterize(image: Any, bits: int) -> tf.Tensor:
 
 def solarize(image: Any, threshold: int) -> tf.Tensor:
     """Inverts the levels from `threshold` (0 to 256) on."""
-    return tf.where(tf.cast(image, tf.int32) >= threshold, 255 - image, image)
+    if threshold > 255:
+        return tf.identity(image)
+    bright = tf.cast(image >= tf.constant(threshold, tf.uint8), tf.uint8)
+    return tf.bitwise.bitwise_xor(image, 255 * bright)
 
 
 def solarize_add(image: Any, addition: int) -> tf.Tensor:
-    """Adds to the levels below 128 and clips at 255."""
-    levels = tf.cast(image, tf.int32)
-    brighter = tf.cast(tf.minimum(levels + addition, 255), tf.uint8)
-    return tf.where(levels < 128, brighter, image)
+    """Adds (0 to 255) to the levels below 128 and clips at 255."""
+    dark = tf.cast(image < tf.constant(128, tf.uint8), tf.uint8)
+    return image + dark * tf.minimum(255 - image, tf.constant(addition, tf.uint8))
 
 
 def color(image: Any, factor: Any) -> tf.Tensor:
     """Blends with the grey picture: 0 is grey, 1 the original, as `ImageEnhance`."""
-    return _blend(_grey(image), image, factor)
+    return _blend(_grey(image, 3), image, factor)
 
 
 def contrast(image: Any, factor: Any) -> tf.Tensor:
     """Blends with the mean grey level: 0 is flat, 1 the original."""
-    mean = tf.reduce_mean(tf.cast(_grey(image), tf.float64))
-    return _blend(tf.floor(tf.cast(mean, tf.float32) + 0.5), image, factor)
+    mean = tf.reduce_mean(tf.cast(_grey(image, 1), tf.float64))
+    return _blend(tf.floor(mean + 0.5), image, factor)
 
 
 def brightness(image: Any, factor: Any) -> tf.Tensor:
@@ -162,11 +170,16 @@ def sharpness(image: Any, factor: Any) -> tf.Tensor:
     return _blend(levels + edge, image, factor)
 
 
-def _grey(image: Any) -> tf.Tensor:
-    """Returns Pillow's luma `(h, w, 1)`: ITU-R 601-2 in 16-bit fixed point."""
-    weights = tf.constant([19595, 38470, 7471])
-    luma = tf.reduce_sum(tf.cast(image, tf.int32) * weights, axis=2, keepdims=True)
-    return (luma + 32768) // 65536
+def _grey(image: Any, channels: int) -> tf.Tensor:
+    """Returns Pillow's luma, ITU-R 601-2 in 16-bit fixed point, in each channel.
+
+    Exact in float32: the greatest sum, 255 * 65536 + 32768, is below 2^24.
+    """
+    weights = tf.constant([[19595.0], [38470.0], [7471.0]])
+    levels = tf.cast(tf.reshape(image, [-1, 3]), tf.float32)
+    luma = tf.matmul(levels, tf.tile(weights, [1, channels]))
+    shape = tf.concat([tf.shape(image)[:2], [channels]], 0)
+    return tf.reshape(tf.floor((luma + 32768) / 65536), shape)
 
 
 def _blend(zero: Any, image: Any, factor: Any) -> tf.Tensor:

@@ -8,7 +8,6 @@ for what it cannot do, and such files (a few per cent of most data sets) go to
 `pixels.decode_image`.
 """
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -86,16 +85,20 @@ def _is_plain_png(data: Any) -> tf.Tensor:
 
 
 def _decode_with_pillow(data: Any, exif: bool, name: Any) -> tf.Tensor:
+    def decode_named(data: Any, name: Any) -> np.ndarray:
+        try:
+            return pixels.decode_image(_bytes(data), exif=exif)
+        except UserError as err:
+            path = _bytes(name).decode(errors="replace")
+            raise UserError(f"{path}: {err}" if path else str(err)) from err
+
     image = tf.numpy_function(
-        functools.partial(_named_decode, exif), [data, name], tf.uint8
+        decode_named, [data, tf.convert_to_tensor(name)], tf.uint8
     )
     image.set_shape((None, None, 3))
     return image
 
 
-def _named_decode(exif: bool, data: bytes, name: bytes) -> np.ndarray:
-    try:
-        return pixels.decode_image(data, exif=exif)
-    except UserError as err:
-        shown = name.decode(errors="replace")
-        raise UserError(f"{shown}: {err}" if shown else str(err)) from err
+def _bytes(scalar: Any) -> bytes:
+    """Undoes the array of one object that eager mode makes of a string."""
+    return scalar if isinstance(scalar, bytes) else scalar.item()

@@ -16,7 +16,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import sharding
-from vit_jax.data import mixing, pipeline
+from vit_jax.data import mixing, pipeline, transfer
 from vit_jax.data.preprocess import check_ops
 from vit_jax.data.sources import Source, check_source, open_source
 
@@ -45,7 +45,7 @@ class TrainFeed:
 
     def batches(self, step: int) -> Any:
         """Returns device batches from `step` on, without end; to be closed."""
-        return pipeline.prefetch_to_device(
+        return transfer.prefetch_to_device(
             self.host_batches(step), sharding.batch_sharding(self.mesh)
         )
 
@@ -167,6 +167,6 @@ def open_eval(
             process_index=jax.process_index(),
             process_count=jax.process_count(),
         )
-        return pipeline.prefetch_to_device(host, sharding.batch_sharding(train.mesh))
+        return transfer.prefetch_to_device(host, sharding.batch_sharding(train.mesh))
 
     return EvalFeed(source, ops, batches)

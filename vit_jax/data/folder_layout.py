@@ -17,18 +17,12 @@ validation, dev) has folders and no images of its own. What counts:
 import dataclasses
 import os
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from vit_jax.data.examples import (
-    Collection,
-    Request,
-    class_ids,
-    read_class_names,
-    sort_names,
-    unknown_class,
-)
+from vit_jax.data.examples import Collection, Request
+from vit_jax.data.labels import class_ids, read_class_names, sort_names, unknown_class
 from vit_jax.data.splits import VALIDATION_NAMES, find_split
 from vit_jax.data.tables import Table, Texts, join
 from vit_jax.errors import UserError
@@ -37,6 +31,7 @@ EXTENSIONS = frozenset(".jpg .jpeg .png .bmp .gif .webp .tif .tiff .jp2 .avif".s
 SPLIT_NAMES = ("train", "test", *VALIDATION_NAMES)
 
 
+@runtime_checkable
 class Tree(Protocol):
     """Folders and images below one place."""
 

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches for training and evaluation: which examples, in what order, from where.
+"""Batches of arrays for training and evaluation, made in `tf.data`.
 
-The batch of a training step is a function of (data, seed, step) alone. Global batch s
-is positions [s * B, (s + 1) * B); position g is row permute(g % N) of epoch g // N, so
-that batches straddle epochs and each epoch visits every example once. Process p of P
-makes the p-th of P equal parts. Random ops draw from a seed made of (seed, g).
-
-One Python call a batch permutes, looks up and reads; decoding and the ops run for each
-example in `tf.data`, on all cores, in order.
+Which examples a batch holds is told in `order`. One Python call a batch looks them up
+and reads them; decoding and the ops run for each example on all cores, in order.
 """
 
 import atexit
@@ -17,12 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int
 
-from vit_jax.data.examples import MultiHot, Source
-from vit_jax.data.permutation import example_seeds, permute
+from vit_jax.data.examples import Source
+from vit_jax.data.labels import MultiHot
+from vit_jax.data.order import Plan, batch_rows
 from vit_jax.data.pixels import decode_image
 from vit_jax.errors import UserError
+
+__all__ = ["Batches", "batch_rows", "eval_batches", "train_batches"]
 
 Batch = dict[str, np.ndarray]
 
@@ -42,7 +39,7 @@ def train_batches(  # noqa: PLR0913 (a section of the config is this signature)
     process_index: int = 0,
     process_count: int = 1,
 ) -> "Batches":
-    """Yields this process's part of the batches of steps start_step, start_step + 1, ...
+    """Yields this process's part of the batches from step `start_step` on.
 
     Args:
       source: The training examples.
@@ -111,71 +108,6 @@ def eval_batches(
     plan = Plan(len(source), batch_size, process_index, process_count, None)
     steps = (0, -(-len(source) // batch_size))
     return Batches(source, ops, plan, steps, Threads(num_parallel, prefetch))
-
-
-def batch_rows(
-    step: int, batch_size: int, size: int, seed: int
-) -> Int[np.ndarray, " b"]:
-    """Returns the rows of the global training batch of a step, in order.
-
-    Args:
-      step: Number of updates done before it.
-      batch_size: Size of the global batch.
-      size: Number of examples.
-      seed: Seed of the run.
-    """
-    return Plan(size, batch_size, 0, 1, seed).rows(step)
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """Says which examples a process takes at each step.
-
-    Attributes:
-      size: Number of examples.
-      batch_size: Size of the global batch, a multiple of `process_count`.
-      process_index: Number of this process.
-      process_count: Number of processes.
-      seed: Seed of the shuffle; None for one pass in order.
-    """
-
-    size: int
-    batch_size: int
-    process_index: int
-    process_count: int
-    seed: int | None
-
-    @property
-    def local_size(self) -> int:
-        """Number of examples of a batch that this process makes."""
-        return self.batch_size // self.process_count
-
-    def positions(self, step: int) -> Int[np.ndarray, " b"]:
-        """Returns the places of this process's examples in the stream of all."""
-        first = step * self.batch_size + self.process_index * self.local_size
-        return first + np.arange(self.local_size)
-
-    def rows(self, step: int) -> Int[np.ndarray, " b"]:
-        """Returns the rows of this process's examples; padding repeats the last."""
-        positions = self.positions(step)
-        if self.seed is None:
-            return np.minimum(positions, self.size - 1)
-        epochs, places = np.divmod(positions, self.size)
-        rows = np.empty_like(places)
-        for epoch in np.unique(epochs).tolist():
-            now = epochs == epoch
-            rows[now] = permute(
-                places[now], seed=self.seed, epoch=epoch, size=self.size
-            )
-        return rows
-
-    def seeds(self, step: int) -> Int[np.ndarray, "b 2"]:
-        """Returns the stateless seed of each example."""
-        return example_seeds(self.positions(step), seed=self.seed or 0)
-
-    def mask(self, step: int) -> Float32[np.ndarray, " b"]:
-        """Returns 1 for each example of one ordered pass and 0 for padding."""
-        return (self.positions(step) < self.size).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,7 +235,9 @@ def _build_dataset(
     import tensorflow as tf
 
     # The first example shows the keys, types and shapes of all.
-    first = _read_batch(source, dataclasses.replace(plan, batch_size=plan.process_count), 0)
+    first = _read_batch(
+        source, dataclasses.replace(plan, batch_size=plan.process_count), 0
+    )
     types = {
         key: tf.string if column.dtype == object else tf.as_dtype(column.dtype)
         for key, column in first.items()

@@ -171,7 +171,7 @@ def _build(call: Call) -> Callable[[Any], Any]:
     if call.name in RANDOM_OPS or OPS.is_random(call.name):
         raise UserError(
             f"op {call.name!r} draws random numbers, so it has no place in evaluation "
-            f"or prediction; use for example resize or central_crop (in {call.where!r})"
+            f"or prediction; use for example resize or central_crop (in {call.where})"
         )
     if call.name in LABEL_OPS:
         return lambda image: image

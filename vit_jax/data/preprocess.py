@@ -69,7 +69,7 @@ def build_preprocess(ops: str) -> Op:
             try:
                 features = _apply(features, index, op, random)
             except UserError as err:
-                raise UserError(f"{err} (in {call.where!r})") from err
+                raise UserError(f"{err} (in {call.where})") from err
         return {k: v for k, v in features.items() if k not in ops_label.HELPERS}
 
     return run

@@ -20,7 +20,8 @@ from vit_jax.data import (
     sources_lists,
     sources_tfds,
 )
-from vit_jax.data.examples import Collection, MultiHot, Request, Source
+from vit_jax.data.examples import Collection, Request, Source
+from vit_jax.data.labels import MultiHot
 from vit_jax.data.pixels import decode_image
 from vit_jax.data.splits import split_names, split_ranges
 from vit_jax.errors import UserError, unknown

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from vit_jax.data.examples import Collection, Request, Rows, translate_ids
-from vit_jax.data.permutation import mix64
+from vit_jax.data.examples import Collection, Request, Rows
+from vit_jax.data.labels import translate_ids
 from vit_jax.data.splits import find_split
 from vit_jax.errors import UserError, unknown
 
@@ -141,13 +141,13 @@ class SyntheticRecords:
         split, row = self._split_and_row(rows)
         square = np.arange(self.size) * PATTERN_SIDE // self.size
         patterns = self._patterns[row % self.num_classes]
-        patterns = patterns[:, square[:, None], square]
-        keys = mix64((split.astype(np.uint64) << np.uint64(56)) ^ row.astype(np.uint64))
-        keys = mix64(keys ^ np.uint64(self.seed))
-        num_levels = self.size * self.size * 3
-        counters = np.arange(-(-num_levels // 8), dtype=np.uint64)
-        words = mix64(keys[:, None] + counters * np.uint64(0x9E3779B97F4A7C15))
-        noise = words.view(np.uint8)[:, :num_levels].reshape(patterns.shape)
+        patterns = patterns[:, :, square][:, square]
+        num_words = -(-patterns[0].size // 8)
+        noise = np.empty((len(rows), num_words), np.uint64)
+        for words, *place in zip(noise, split.tolist(), row.tolist(), strict=True):
+            rng = np.random.Generator(np.random.SFC64([self.seed, *place]))
+            words[:] = rng.integers(0, 2**64, num_words, np.uint64)
+        noise = noise.view(np.uint8)[:, : patterns[0].size].reshape(patterns.shape)
         return (patterns >> 1) + (noise >> 1)
 
     def names(self, rows: Rows) -> list[str]:
@@ -191,7 +191,9 @@ def open_synthetic(request: Request) -> Collection:
         splits[asked] = (end, end + sizes[split])
         own_splits.append((split, *splits[asked]))
         end += sizes[split]
-    records = SyntheticRecords(num_classes, sizes["size"], sizes["seed"], own_splits)
+    records = SyntheticRecords(
+        num_classes, sizes["size"], sizes["seed"] % 2**64, own_splits
+    )
     names = tuple(str(number) for number in range(num_classes))
     ids = records.labels(np.arange(end))
     if request.class_names is not None:

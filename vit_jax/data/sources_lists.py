@@ -15,130 +15,32 @@ with a name a line, fixes names and ids instead; then a label is a name, or, if 
 name is there, an id. An image must not be in two splits.
 """
 
-import array
-import csv
-import json
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from etils import epath
 
-from vit_jax.data.examples import (
-    Collection,
+from vit_jax.data.examples import Collection, Request
+from vit_jax.data.labels import (
     Labels,
     MultiHot,
-    Request,
     class_ids,
     read_class_names,
     sort_names,
     unknown_class,
 )
+from vit_jax.data.list_lines import (
+    COLUMNS,
+    Columns,
+    Lines,
+    csv_lines,
+    is_whole,
+    jsonl_lines,
+)
 from vit_jax.data.splits import find_split
 from vit_jax.data.tables import Table, Texts, is_remote, join
 from vit_jax.errors import UserError
-
-KINDS = ("label", "target", "labels")
-COLUMNS = "give the columns image, one of label, target or labels, and optionally split"
-
-Lines = Iterator[tuple[int, Mapping[str, Any]]]
-"""Number and columns of each line."""
-
-
-class Columns:
-    """The lines of a list, column by column, without an object for each line.
-
-    Attributes:
-      path: The list's file.
-      kind: Which of `KINDS` the lines have; "" before the first line.
-      images: Path of each image as written.
-      lines: Line number of each.
-      split: Index of each one's split in `split_names`.
-      split_names: Index by name.
-      codes: Class texts of all lines, one after the other, as indices in `texts`.
-      ends: Where the codes of each line end.
-      texts: Index by class text.
-      targets: Number of each line, for the kind `target`.
-    """
-
-    def __init__(self, path: str):
-        self.path = path
-        self.kind = ""
-        self.images = Texts()
-        self.lines = array.array("q")
-        self.split = array.array("i")
-        self.split_names: dict[str, int] = {}
-        self.codes = array.array("i")
-        self.ends = array.array("q")
-        self.texts: dict[str, int] = {}
-        self.targets = array.array("d")
-
-    def add(self, line: int, columns: Mapping[str, Any]) -> None:
-        """Adds a line.
-
-        Raises:
-          UserError: A column that is missing or cannot be read.
-        """
-        image = columns.get("image")
-        if not isinstance(image, str) or not image:
-            raise self.error(line, f"has no image; {COLUMNS}")
-        split = columns.get("split", "train")
-        if not isinstance(split, str) or not split:
-            raise self.error(line, "has an empty split; name one, such as train")
-        self.kind = self.kind or self._find_kind(line, columns)
-        value = columns.get(self.kind)
-        if value is None or (value == "" and self.kind != "labels"):
-            raise self.error(line, f"has no {self.kind}; every line needs one")
-        if self.kind == "target":
-            self.targets.append(self._number(line, value))
-        else:
-            for text in self._class_texts(line, value):
-                self.codes.append(self.texts.setdefault(text, len(self.texts)))
-        self.ends.append(len(self.codes))
-        self.images.extend([image])
-        self.lines.append(line)
-        self.split.append(self.split_names.setdefault(split, len(self.split_names)))
-
-    def error(self, line: int, text: str) -> UserError:
-        """Makes an error that names file and line."""
-        return UserError(f"{self.path}:{line} {text}")
-
-    def _find_kind(self, line: int, columns: Mapping[str, Any]) -> str:
-        kinds = [kind for kind in KINDS if kind in columns]
-        if len(kinds) != 1:
-            found = " and ".join(kinds) or "no label"
-            raise self.error(line, f"has {found}; {COLUMNS}")
-        return kinds[0]
-
-    def _number(self, line: int, value: Any) -> float:
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise self.error(line, f"has the target {value!r}; give a finite number")
-        return number
-
-    def _class_texts(self, line: int, value: Any) -> list[str]:
-        if self.kind == "label":
-            value = [value]
-        elif isinstance(value, str):
-            value = value.split("|") if "|" in value else value.split()
-        if not isinstance(value, list) or not all(_is_class(item) for item in value):
-            raise self.error(
-                line, f"has the {self.kind} {value!r}; use names or whole numbers"
-            )
-        return [str(item).strip() for item in value]
-
-
-def _is_class(value: Any) -> bool:
-    return isinstance(value, str | int) and not isinstance(value, bool)
-
-
-def _is_whole(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
 
 
 def open_csv(request: Request) -> Collection:
@@ -148,7 +50,7 @@ def open_csv(request: Request) -> Collection:
       UserError: No such file or split, a line that cannot be read, a label that is
         missing or unknown, an image that is missing; the text names file and line.
     """
-    return _open_list(request, _csv_lines)
+    return _open_list(request, csv_lines)
 
 
 def open_jsonl(request: Request) -> Collection:
@@ -157,7 +59,7 @@ def open_jsonl(request: Request) -> Collection:
     Raises:
       UserError: See `open_csv`.
     """
-    return _open_list(request, _jsonl_lines)
+    return _open_list(request, jsonl_lines)
 
 
 def _open_list(request: Request, read: Callable[[str], Lines]) -> Collection:
@@ -181,43 +83,6 @@ def _open_list(request: Request, read: Callable[[str], Lines]) -> Collection:
     labels, class_names = _labels(columns, rows, request)
     paths = Texts(columns.images[row] for row in rows.tolist())
     return Collection(Table(root=root, paths=paths), labels, splits, class_names)
-
-
-def _csv_lines(path: str) -> Lines:
-    with epath.Path(path).open("r", encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        try:
-            header = next(reader, [])
-            for fields in reader:
-                if not fields:
-                    continue
-                if len(fields) != len(header):
-                    raise UserError(
-                        f"{path}:{reader.line_num} has {len(fields)} fields where the "
-                        f"header has {len(header)}; quote fields that hold a comma"
-                    )
-                yield reader.line_num, dict(zip(header, fields, strict=True))
-        except csv.Error as err:
-            raise UserError(
-                f"{path}:{reader.line_num} is no CSV ({err}); save the file again"
-            ) from err
-
-
-def _jsonl_lines(path: str) -> Lines:
-    with epath.Path(path).open("r", encoding="utf-8-sig") as file:
-        for number, text in enumerate(file, start=1):
-            if not text.strip():
-                continue
-            try:
-                fields = json.loads(text)
-            except json.JSONDecodeError as err:
-                raise UserError(
-                    f"{path}:{number} is no JSON ({err.msg} at column {err.colno}); "
-                    "write one object a line"
-                ) from err
-            if not isinstance(fields, dict):
-                raise UserError(f"{path}:{number} is no JSON object; {COLUMNS}")
-            yield number, fields
 
 
 def _check_splits_apart(columns: Columns) -> None:
@@ -309,7 +174,7 @@ def _class_names(
         folder = os.path.dirname(columns.path)
         return read_class_names(join(folder, request.options["names"]))
     if "train" not in columns.split_names:
-        if all(map(_is_whole, columns.texts)):
+        if all(map(is_whole, columns.texts)):
             return None
         raise UserError(
             f"{columns.path} has no training split to take class names from; add one, "
@@ -319,7 +184,7 @@ def _class_names(
     codes = np.array(columns.codes, np.int64)[np.repeat(train, ends - starts)]
     texts = list(columns.texts)
     present = {texts[code] for code in np.unique(codes)}
-    if all(map(_is_whole, present)):
+    if all(map(is_whole, present)):
         return None
     return sort_names(present)
 
@@ -345,7 +210,7 @@ def _unknown_label(
             f"{where} has the label {text!r} where the training split has whole "
             "numbers; give a whole number from 0 on"
         )
-    if _is_whole(text):
+    if is_whole(text):
         return UserError(
             f"{where} has the label {text}, which is no class id; the training split "
             f"has {len(class_names)} classes, 0 to {len(class_names) - 1}"

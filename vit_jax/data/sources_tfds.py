@@ -17,7 +17,8 @@ import numpy as np
 from etils import epath
 
 from vit_jax.data import tfrecords
-from vit_jax.data.examples import Collection, Request, Rows, translate_ids
+from vit_jax.data.examples import Collection, Request, Rows
+from vit_jax.data.labels import translate_ids
 from vit_jax.data.splits import find_split
 from vit_jax.data.tables import Table
 from vit_jax.errors import UserError, nearest
@@ -46,6 +47,10 @@ def open_tfds(request: Request) -> Collection:
                 f"{what} has no feature {name!r}; it has {there}; say which to "
                 "read: @image=...;label=..."
             )
+    if not isinstance(features[image], tfds.features.Image):
+        raise UserError(
+            f"the feature {image!r} of {what} is no image; say which is: @image=..."
+        )
     shards: list[Shard] = []
     splits: dict[str, tuple[int, int]] = {}
     end = 0

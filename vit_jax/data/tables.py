@@ -22,8 +22,11 @@ from vit_jax.errors import UserError
 
 OPEN_FILES = 128
 """How many files a table keeps open; shards stay open, single images do not."""
+LOCAL_READERS = 8
+"""Reads in flight for local files: hides the latency of network disks, and costs a
+cached file one part in ten of the 10 microseconds that its reading takes."""
 REMOTE_READERS = 32
-"""Reads in flight for files in buckets, where each costs tens of milliseconds."""
+"""Reads in flight for files in buckets, where each takes tens of milliseconds."""
 
 
 class Texts:
@@ -86,13 +89,18 @@ class Table:
         Raises:
           UserError: A file that is gone or shorter than it was.
         """
-        if is_remote(self.root):
-            return list(_readers().map(self._read_row, rows.tolist()))
-        return [self._read_row(row) for row in rows.tolist()]
+        readers = REMOTE_READERS if is_remote(self.root) else LOCAL_READERS
+        if len(rows) < 2 * LOCAL_READERS:
+            return self._read_part(rows)
+        parts = _readers().map(self._read_part, np.array_split(rows, readers))
+        return [data for part in parts for data in part]
 
     def names(self, rows: Rows) -> list[str]:
         """Returns the path of each row's file, with `:ID` or `@OFFSET` for its part."""
         return [self._name(row) for row in rows.tolist()]
+
+    def _read_part(self, rows: Rows) -> list[bytes]:
+        return [self._read_row(row) for row in rows.tolist()]
 
     def _name(self, row: int) -> str:
         if self.ids is not None:

@@ -76,4 +76,3 @@ def _masked_sums(
         "loss": jnp.sum(jnp.where(mask > 0, losses, 0.0)),
         "examples": jnp.sum(mask),
     }
-

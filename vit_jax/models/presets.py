@@ -82,6 +82,28 @@ PRESETS: Mapping[str, Preset] = {
         ops="decode|resize({size})|value_range(-1, 1)",
         position_resize="zoom",
     ),
+    # DeiT III rewritten for big_vision: first layer folded to -1...1.
+    "deit3-bv": Preset(
+        family="vit",
+        fields={"norm_eps": 1e-6, "gelu": "tanh", "class_position": False},
+        pixels=HALF,
+        ops="decode|resize_small({larger})|central_crop({size})|value_range(-1, 1)",
+        position_resize="zoom",
+        crop_fraction=0.875,
+    ),
+    # FlexiViT (arXiv:2212.08013), made for images of 240 pixels.
+    "flexivit": Preset(
+        family="vit",
+        fields={
+            "norm_eps": 1e-6,
+            "gelu": "tanh",
+            "class_position": False,
+            "pool": "mean",
+        },
+        pixels=HALF,
+        ops="decode|resize({size})|value_range(-1, 1)",
+        position_resize="linear",
+    ),
     # Weights of timm, which also runs Google's with erf.
     "timm-vit": Preset(
         family="vit",

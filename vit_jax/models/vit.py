@@ -5,11 +5,13 @@ Its sizes are rows of `catalog.py`, its numerics rows of `presets.py`. The right
 the figure, the encoder, is in `layers/encoder.py`.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 from vit_jax.models.layers.encoder import Encoder, Outputs
 from vit_jax.models.layers.mlp import Gelu
@@ -88,7 +90,7 @@ class ViT(nn.Module):
     @nn.compact
     def __call__(
         self,
-        image: Float[Array | np.ndarray, "b h w c"],
+        image: Num[Array | np.ndarray, "b h w c"],
         *,
         train: bool = False,
         return_attention: bool = False,
@@ -105,7 +107,7 @@ class ViT(nn.Module):
             or a grid of patches that the position table is not made for.
         """
         check_image(image, self.patch_size)
-        dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         out = {}
 
         patch = pair(self.patch_size)

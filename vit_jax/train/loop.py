@@ -204,11 +204,12 @@ def _check_finite(
     for offset, measured in enumerate(window):
         if not all(math.isfinite(value) for value in measured.values()):
             bad = step - len(window) + offset + 1
-            good = f"the last checkpoint before it is of step {saved[-1]}"
+            kept = f"the last good checkpoint is of step {saved[-1]}"
             values = ", ".join(f"{k} {float(v)}" for k, v in measured.items())
             raise UserError(
                 f"not finite in update {bad} ({values}), seen when checking updates "
                 f"{step - len(window) + 1} to {step}; "
-                f"{good if saved else 'there is no checkpoint yet'}; lower config.optimizer.lr, "
-                "set config.optimizer.clip_norm=1, or lengthen the warm-up"
+                f"{kept if saved else 'there is no checkpoint yet'}; "
+                "lower config.optimizer.lr, set config.optimizer.clip_norm=1, or "
+                "lengthen the warm-up"
             )

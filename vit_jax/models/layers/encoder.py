@@ -5,6 +5,7 @@ Sub-modules carry the names of Google's files.
 """
 
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -50,7 +51,7 @@ class EncoderBlock(nn.Module):
         self, x: Float[Array, "b n d"], *, train: bool, return_attention: bool = False
     ) -> tuple[Float[Array, "b n d"], Outputs]:
         """Returns the tokens, and `attention`, `mlp`, `output`: branches and sum."""
-        dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         norm = functools.partial(LayerNorm, self.norm_eps, **dtypes)
         drop_path = functools.partial(StochasticDepth, self.drop_path_rate)
         out = {}
@@ -116,7 +117,7 @@ class Encoder(nn.Module):
         return_attention: bool = False,
     ) -> tuple[Float[Array, "b n d"], Outputs]:
         """Returns the encoded tokens, and `block00/...` of every block."""
-        dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         out = {}
         x = AddPositions(
             self.positions,

@@ -41,6 +41,7 @@ class Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*b d"], *, train: bool) -> Float[Array, "*b d"]:
+        """Returns what the layers make of each token by itself."""
         dense = functools.partial(
             nn.Dense,
             kernel_init=nn.initializers.xavier_uniform(),

@@ -28,6 +28,7 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        """Returns `x` normalised, scaled and shifted, in `dtype`."""
         shape = x.shape[-1:]
         scale = self.param("scale", nn.initializers.ones, shape, self.param_dtype)
         bias = self.param("bias", nn.initializers.zeros, shape, self.param_dtype)

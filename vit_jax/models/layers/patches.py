@@ -7,7 +7,7 @@ flattening each patch and one linear layer (Eq. 1 of arXiv:2010.11929).
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Num
 
 from vit_jax.errors import UserError
 
@@ -38,9 +38,7 @@ def patch_grid(size: Size, patch_size: Size) -> tuple[int, int]:
     return rows, columns
 
 
-def check_image(
-    image: Float[Array | np.ndarray, "b h w c"], patch_size: Size
-) -> None:
+def check_image(image: Num[Array | np.ndarray, "b h w c"], patch_size: Size) -> None:
     """Checks that pixels are floating point and divide into patches.
 
     Raises:
@@ -52,7 +50,8 @@ def check_image(
             f"the image has dtype {image.dtype}, but a model takes normalised floats; "
             "end the preprocessing with value_range(-1, 1) or what its preset says"
         )
-    patch_grid(image.shape[1:3], patch_size)
+    _, height, width, _ = image.shape
+    patch_grid((height, width), patch_size)
 
 
 def _divide(axis: str, side: int, patch: int) -> int:

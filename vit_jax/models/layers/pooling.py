@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pooling of tokens by attention; the other poolings are one line in each family."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -43,7 +43,7 @@ class MapHead(nn.Module):
     ) -> tuple[Float[Array, "b d"], Float[Array, "b m 1 n"]]:
         """Returns the pooled tokens and the attention probabilities of the probe."""
         b, _, d = x.shape
-        dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         probe = self.param(
             "probe", nn.initializers.xavier_uniform(), (1, 1, d), self.param_dtype
         )

@@ -21,7 +21,10 @@ class StochasticDepth(nn.Module):
     rate: float
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b *n"], *, train: bool) -> Float[Array, "b *n"]:
+    def __call__(
+        self, x: Float[Array, "b ..."], *, train: bool
+    ) -> Float[Array, "b ..."]:
+        """Returns the branch, thinned out in training."""
         if not train or self.rate == 0.0:
             return x
         keep = 1.0 - self.rate

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.errors import UserError
+from vit_jax.models.layers.attention import MultiHeadAttention, mix, scores
+
+B, Q, N, M, E = 2, 3, 5, 4, 6
+
+
+def draw(*shape, seed=0, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def test_scores_and_gradients_equal_a_loop_over_heads():
+    query, key = draw(B, Q, M, E), draw(B, N, M, E, seed=1)
+    expected = np.stack(
+        [[query[b, :, m] @ key[b, :, m].T for m in range(M)] for b in range(B)]
+    )
+    np.testing.assert_allclose(scores(query, key), expected, rtol=1e-5, atol=1e-5)
+
+    weight = draw(B, M, Q, N, seed=2)
+    d_query, d_key = jax.grad(
+        lambda query, key: jnp.sum(scores(query, key) * weight), (0, 1)
+    )(query, key)
+    for b in range(B):
+        for m in range(M):
+            np.testing.assert_allclose(
+                d_query[b, :, m], weight[b, m] @ key[b, :, m], rtol=1e-4, atol=1e-5
+            )
+            np.testing.assert_allclose(
+                d_key[b, :, m], weight[b, m].T @ query[b, :, m], rtol=1e-4, atol=1e-5
+            )
+
+
+def test_mix_and_gradients_equal_a_loop_over_heads():
+    weights, value = draw(B, M, Q, N), draw(B, N, M, E, seed=1)
+    mixed = mix(weights, value)
+    factor = draw(B, Q, M, E, seed=2)
+    d_weights, d_value = jax.grad(
+        lambda weights, value: jnp.sum(mix(weights, value) * factor), (0, 1)
+    )(weights, value)
+    for b in range(B):
+        for m in range(M):
+            v, f, w = value[b, :, m], factor[b, :, m], weights[b, m]
+            np.testing.assert_allclose(mixed[b, :, m], w @ v, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(d_weights[b, m], f @ v.T, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(d_value[b, :, m], w.T @ f, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [scores, mix])
+def test_products_map_over_another_axis(function):
+    a = draw(7, B, M, Q, N) if function is mix else draw(7, B, Q, M, E)
+    b = draw(7, B, N, M, E, seed=1)
+    mapped = jax.vmap(function)(a, b)
+    one_by_one = jnp.stack([function(x, y) for x, y in zip(a, b, strict=True)])
+    np.testing.assert_allclose(mapped, one_by_one, rtol=1e-5, atol=1e-5)
+
+
+def test_bfloat16_products_are_summed_in_float32():
+    query = draw(1, 1, 1, 4096, dtype=jnp.bfloat16)
+    key = draw(1, 2, 1, 4096, seed=1, dtype=jnp.bfloat16)
+    exact = (
+        np.asarray(query, np.float64)[0, :, 0] @ np.asarray(key, np.float64)[0, :, 0].T
+    )
+    result = scores(query, key)
+    assert result.dtype == jnp.float32
+    np.testing.assert_allclose(result[0, 0], exact, rtol=1e-4)
+    assert mix(result.astype(jnp.bfloat16), key).dtype == jnp.bfloat16
+
+
+def test_only_the_cpu_program_folds_heads_into_the_batch():
+    query = jax.ShapeDtypeStruct((B, Q, M, E), jnp.float32)
+    key = jax.ShapeDtypeStruct((B, N, M, E), jnp.float32)
+    traced = jax.jit(scores).trace(query, key)
+    cpu = traced.lower(lowering_platforms=("cpu",)).as_text()
+    assert "batching_dims = [0] x [0]" in cpu
+    for platform in ("tpu", "cuda"):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert "batching_dims = [0, 2] x [0, 2]" in text
+        # The other form is not even in the program.
+        assert text.count("dot_general") == 1
+
+
+def test_attention_equals_numpy_in_double_precision():
+    rng = np.random.default_rng(0)
+    d = M * E
+    params = {
+        name: {"kernel": rng.normal(size=(d, M, E)), "bias": rng.normal(size=(M, E))}
+        for name in ("query", "key", "value")
+    }
+    params["out"] = {"kernel": rng.normal(size=(M, E, d)), "bias": rng.normal(size=d)}
+    params = jax.tree.map(lambda leaf: leaf / 4, params)
+    x, context = rng.normal(size=(B, Q, d)), rng.normal(size=(B, N, d))
+
+    def project(name, x):
+        kernel, bias = params[name]["kernel"], params[name]["bias"]
+        return np.tensordot(x, kernel, 1) + bias
+
+    query, key, value = project("query", x), project("key", context), None
+    value = project("value", context)
+    expected, probabilities = np.zeros((B, Q, d)), np.zeros((B, M, Q, N))
+    for b in range(B):
+        for m in range(M):
+            logits = query[b, :, m] @ key[b, :, m].T / np.sqrt(E)
+            weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+            probabilities[b, m] = weights
+            expected[b] += weights @ value[b, :, m] @ params["out"]["kernel"][m]
+    expected += params["out"]["bias"]
+
+    as_float32 = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
+    y, weights = MultiHeadAttention(M).apply(
+        {"params": as_float32},
+        jnp.asarray(x, jnp.float32),
+        jnp.asarray(context, jnp.float32),
+        train=False,
+    )
+    np.testing.assert_allclose(weights, probabilities, atol=1e-5)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    x = jnp.zeros((1, 2, 10))
+    with pytest.raises(UserError, match="width 10 is no multiple of num_heads 4"):
+        MultiHeadAttention(4).init(jax.random.key(0), x, x, train=False)

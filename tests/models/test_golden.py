@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names, shapes and first values of tiny models equal the text of tests/golden.
+
+The numbers there are arithmetic (Xavier limits, 1 / sqrt(inputs)), not samples.
+"""
+
+import ast
+import math
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import trees
+from vit_jax.models import build_model
+
+GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
+COMMON = {
+    "num_classes": 5,
+    "patch_size": 4,
+    "width": 32,
+    "depth": 2,
+    "num_heads": 4,
+    "mlp_dim": 64,
+}
+
+
+def sections(text):
+    """Yields the fields of each `[...]` header and the lines below it."""
+    for part in text.split("\n[")[1:]:
+        header, *lines = part.strip().splitlines()
+        call = ast.parse(f"f({header.rstrip(']')})", mode="eval").body
+        fields = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+        yield pytest.param(fields, lines, id=header.rstrip("]"))
+
+
+def check_values(name, values, kind, number):
+    if kind == "constant":
+        np.testing.assert_array_equal(values, np.float32(number), err_msg=name)
+        return
+    std = number / math.sqrt(3) if kind == "uniform" else number
+    # Five standard errors of the spread of so many normal samples; the other two
+    # distributions have lighter tails.
+    tolerance = 5 / math.sqrt(2 * values.size)
+    assert abs(values.std() / std - 1) < tolerance, name
+    assert abs(values.mean()) < 5 * std / math.sqrt(values.size), name
+    largest = np.abs(values).max()
+    if kind == "uniform":
+        assert 0.9 * number < largest <= number * 1.0001, name
+    elif values.size > 100:
+        assert largest > 1.8 * std, name
+
+
+@pytest.mark.parametrize(
+    ("fields", "lines"), list(sections((GOLDEN / "vit.txt").read_text()))
+)
+def test_parameters_of_vit_are_the_golden_ones(fields, lines):
+    model = build_model("ViT-Ti/4", **COMMON, **fields)
+    image = jnp.zeros((1, 8, 8, 3))
+    lowered = jax.jit(model.init).lower(jax.random.key(0), image)
+    # Thousands of lines of random number generation, run once: not worth optimising.
+    init = lowered.compile({"xla_backend_optimization_level": 0})
+    flat = trees.flatten(jax.device_get(init(jax.random.key(0), image)["params"]))
+    expected = {}
+    for line in lines:
+        match = re.fullmatch(r"(\S+) (\(.*\)) (\w+) (\S+)", line)
+        expected[match[1]] = (ast.literal_eval(match[2]), match[3], float(match[4]))
+    assert {name: leaf.shape for name, leaf in flat.items()} == {
+        name: shape for name, (shape, _, _) in expected.items()
+    }
+    for name, (_, kind, number) in expected.items():
+        check_values(name, flat[name], kind, number)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in a config are found before anything is compiled."""
+
+import pathlib
+import re
+from typing import Any
+
+import pytest
+from ml_collections import ConfigDict
+
+from vit_jax import build, config as config_lib
+from vit_jax.errors import UserError
+
+QUICKSTART = pathlib.Path(__file__).parent.parent / "configs" / "quickstart.py"
+
+
+def smoke(**overrides: Any) -> ConfigDict:
+    config = config_lib.load(f"{QUICKSTART}:smoke")
+    for path, value in overrides.items():
+        node = config
+        *parents, key = path.split("__")
+        for parent in parents:
+            node = node[parent]
+        with node.ignore_type():
+            node[key] = value
+    return config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"data__prefech": 2}, "field of config.data: 'prefech'; did you mean 'pref"),
+        ({"data__batch_size": 12}, "batch_size=12 is not divisible by 8 devices"),
+        ({"data__batch_size": 800}, "larger than synthetic:10"),
+        ({"data__ops": "decod|resize(28)"}, "did you mean 'decode'"),
+        ({"data__split": "trian"}, "trian"),
+        ({"data__dataset": "bundled:mnst"}, "mnst"),
+        ({"data__dataset": "foldr:x"}, "did you mean 'folder'"),
+        ({"data__dataset": "folder:none/here"}, "none/here"),
+        ({"model__name": "ViT-Tj/7"}, "did you mean 'ViT-Ti"),
+        ({"model__widht": 3}, "did you mean 'width'"),
+        ({"model__pool": "avg"}, "pool"),
+        ({"model__num_classes": 5}, "outside the model's 5 classes"),
+        ({"model__preset": "googel-vit"}, "did you mean 'google-vit'"),
+        ({"loss__name": "sotfmax"}, "did you mean 'softmax'"),
+        ({"loss__smoothing": 0.1}, "field of config.loss"),
+        ({"optimizer__name": "adamww"}, "did you mean 'adamw'"),
+        ({"optimizer__scedule": "cosine"}, "did you mean 'schedule'"),
+        ({"optimizer__schedule": "cosin"}, "did you mean 'cosine'"),
+        ({"optimizer__ema_decay": 1.0}, "must lie in 0 <= decay < 1"),
+        ({"mesh__fsdp": 3}, r"needs \d+ devices, but there are 8"),
+        ({"mesh__modell": 3}, "field of config.mesh"),
+        ({"total_steps": None}, "config.total_steps .* is missing"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints=0"),
+        ({"evaluators__test__split": "tset"}, "tset"),
+        ({"evaluators__test__type": "clasification"}, "did you mean 'classification'"),
+        ({"evaluators__test__batchsize": 3}, "did you mean 'batch_size'"),
+        ({"evaluators__test__ops": "decode|resize"}, "resize"),
+    ],
+)
+def test_a_mistake_is_named(workdir: pathlib.Path, overrides: dict, message: str):
+    with (
+        pytest.raises(UserError, match=message) as error,
+        build.build_run(smoke(**overrides), str(workdir)),
+    ):
+        pass
+    assert not re.search(r"\n", str(error.value))
+    assert not (workdir / "checkpoints").exists()
+
+
+def test_a_missing_field_is_named(workdir: pathlib.Path):
+    config = smoke()
+    del config.data["split"]
+    with (
+        pytest.raises(UserError, match="config.data.split is missing"),
+        build.build_run(config, str(workdir)),
+    ):
+        pass
+
+
+def test_a_workdir_that_is_a_file_is_refused(workdir: pathlib.Path):
+    workdir.write_text("not a folder")
+    with (
+        pytest.raises(UserError, match="cannot use the workdir"),
+        build.build_run(smoke(), str(workdir)),
+    ):
+        pass
+    assert workdir.read_text() == "not a folder"
+
+
+def test_section_call_passes_extra_fields_to_open_functions_only():
+    def closed(*, a: int, b: int = 2) -> int:
+        return a + b
+
+    def free(*, a: int, **rest: int) -> int:
+        return a + sum(rest.values())
+
+    assert build.section_call(closed, {"a": 1}, "x") == 3
+    assert build.section_call(free, {"a": 1, "c": 5}, "x") == 6
+    with pytest.raises(UserError, match="field of config.x: 'c'; Known: a, b"):
+        build.section_call(closed, {"a": 1, "c": 5}, "x")
+    # What the program gives is no field of the config.
+    with pytest.raises(UserError, match="field of config.x: 'b'"):
+        build.section_call(closed, {"a": 1, "b": 5}, "x", b=2)
