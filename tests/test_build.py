@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ml_collections import ConfigDict
+from PIL import Image
 
 from vit_jax import build, config as config_lib
 from vit_jax.errors import UserError
@@ -61,7 +62,7 @@ def smoke(**overrides: Any) -> ConfigDict:
 def test_a_mistake_is_named(workdir: pathlib.Path, overrides: dict, message: str):
     with (
         pytest.raises(UserError, match=message) as error,
-        build.build_run(smoke(**overrides), str(workdir)),
+        build.build_run(build.make_blueprint(smoke(**overrides)), str(workdir)),
     ):
         pass
     assert not re.search(r"\n", str(error.value))
@@ -72,8 +73,8 @@ def test_a_missing_field_is_named(workdir: pathlib.Path):
     config = smoke()
     del config.data["split"]
     with (
-        pytest.raises(UserError, match="config.data.split is missing"),
-        build.build_run(config, str(workdir)),
+        pytest.raises(UserError, match=r"config\.data\.split is missing"),
+        build.build_run(build.make_blueprint(config), str(workdir)),
     ):
         pass
 
@@ -82,7 +83,7 @@ def test_a_workdir_that_is_a_file_is_refused(workdir: pathlib.Path):
     workdir.write_text("not a folder")
     with (
         pytest.raises(UserError, match="cannot use the workdir"),
-        build.build_run(smoke(), str(workdir)),
+        build.build_run(build.make_blueprint(smoke()), str(workdir)),
     ):
         pass
     assert workdir.read_text() == "not a folder"
@@ -95,10 +96,34 @@ def test_section_call_passes_extra_fields_to_open_functions_only():
     def free(*, a: int, **rest: int) -> int:
         return a + sum(rest.values())
 
-    assert build.section_call(closed, {"a": 1}, "x") == 3
-    assert build.section_call(free, {"a": 1, "c": 5}, "x") == 6
-    with pytest.raises(UserError, match="field of config.x: 'c'; Known: a, b"):
-        build.section_call(closed, {"a": 1, "c": 5}, "x")
+    assert config_lib.section_call(closed, {"a": 1}, "x") == 3
+    assert config_lib.section_call(free, {"a": 1, "c": 5}, "x") == 6
+    with pytest.raises(UserError, match=r"field of config\.x: 'c'; Known: a, b"):
+        config_lib.section_call(closed, {"a": 1, "c": 5}, "x")
     # What the program gives is no field of the config.
-    with pytest.raises(UserError, match="field of config.x: 'b'"):
-        build.section_call(closed, {"a": 1, "b": 5}, "x", b=2)
+    with pytest.raises(UserError, match=r"field of config\.x: 'b'"):
+        config_lib.section_call(closed, {"a": 1, "b": 5}, "x", b=2)
+
+
+def test_a_check_reads_the_data_and_trains_nothing(
+    workdir: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    build.check_run(build.make_blueprint(smoke()), str(workdir))
+    assert [path.name for path in workdir.iterdir()] == ["augmented.png"]
+    with Image.open(workdir / "augmented.png") as sheet:
+        assert sheet.width > 8 * 28
+    for part in (
+        "data for test: synthetic:10@size=28;train=64;test=16 test, 16 examples",
+        "training: 10 classes: ",
+        "training: first example ",
+        "test: last example ",
+        "image float32 (8, 28, 28, 3)",
+    ):
+        assert part in caplog.text
+
+
+def test_a_check_of_a_model_that_cannot_take_the_images_fails(workdir: pathlib.Path):
+    config = smoke(data__ops="decode|resize(30)|value_range(-1, 1)")
+    with pytest.raises(UserError, match=r"30.* 28 or 35"):
+        build.check_run(build.make_blueprint(config), str(workdir))

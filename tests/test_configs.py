@@ -49,8 +49,8 @@ def test_a_recipe_builds_at_full_size(name: str, arg: str):
     for evaluator in config.evaluators.values():
         assert evaluator.type in EVALUATORS
         check_ops(evaluator.ops)
-    model = build.section_call(build_model, config.model.to_dict(), "model")
-    build.section_call(losses.build_loss, config.loss.to_dict(), "loss")
+    model = config_lib.section_call(build_model, config.model.to_dict(), "model")
+    config_lib.section_call(losses.build_loss, config.loss.to_dict(), "loss")
     size = int((re.search(r"(?:crop|resize)\((\d+)", config.data.ops) or [0, 0])[1])
     image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.float32)
 
@@ -60,7 +60,7 @@ def test_a_recipe_builds_at_full_size(name: str, arg: str):
     shapes = jax.eval_shape(init, jax.random.key(0))
     section = config.optimizer.to_dict()
     averaged = section.pop("ema_decay", None) is not None
-    optimizer = build.section_call(
+    optimizer = config_lib.section_call(
         build_optimizer, section, "optimizer", params=shapes, total_steps=100_000
     )
     assert len(optimizer.decayed) > 10
@@ -135,7 +135,7 @@ def quick_compile(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_the_smoke_form_trains_two_steps(name: str, arg: str, workdir: pathlib.Path):
     config = load(name, ",".join(filter(None, [arg, "smoke"])))
-    with build.build_run(config, str(workdir)) as run:
+    with build.build_run(build.make_blueprint(config), str(workdir)) as run:
         state, stopped = loop.train(run, lambda: False)
     assert not stopped
     assert int(state.step) == 2

@@ -9,7 +9,6 @@ a typo fails in seconds, not after a pod has compiled.
 import contextlib
 import dataclasses
 import functools
-import inspect
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +24,7 @@ from ml_collections import ConfigDict
 
 from vit_jax import losses, metrics, record, sharding
 from vit_jax.checkpoints.train_state import TrainCheckpoints
-from vit_jax.config import UNITS, steps
+from vit_jax.config import UNITS, section_call, steps
 from vit_jax.data.feed import EvalFeed, TrainFeed, open_eval, open_train
 from vit_jax.errors import UserError, unknown
 from vit_jax.evaluators import EVALUATORS
@@ -33,25 +32,55 @@ from vit_jax.models import build_model
 from vit_jax.optim import Optimizer, averaging, build_optimizer
 from vit_jax.train.loop import Evaluation, Run, Schedule
 from vit_jax.train.state import TrainState
-from vit_jax.train.step import Batch, make_update
+from vit_jax.train.step import Batch, Update, make_update
 
 _SECTIONS = ("data", "model", "loss", "optimizer", "mesh")
 
 
-@contextlib.contextmanager
-def build_run(config: ConfigDict, workdir: str) -> Iterator[Run]:
-    """Builds everything that a training run needs, resuming `workdir` if it can.
+@dataclasses.dataclass(frozen=True)
+class Blueprint:
+    """A run without its arrays: checked, but nothing is compiled or allocated.
 
-    Args:
-      config: The resolved config.
-      workdir: Absolute path or URL of the run's directory.
+    Attributes:
+      fields: The config as plain dictionaries.
+      data: The training data.
+      evaluators: The evaluators' data.
+      schedule: Length and cadences.
+      optimizer: The optimizer, for what there is to say about it.
+      create: Makes the first state from a random key.
+      init_key: That key.
+      like: Shapes and places of the state.
+      update: The step.
+      evaluations: The evaluators bound to the model.
+      averaged: Whether the run keeps averaged weights.
+    """
 
-    Yields:
-      The run; files, threads and pending saves are finished on leaving.
+    fields: dict[str, Any]
+    data: TrainFeed
+    evaluators: dict[str, "OpenEvaluator"]
+    schedule: Schedule
+    optimizer: Optimizer
+    create: Callable[[jax.Array], TrainState]
+    init_key: jax.Array
+    like: TrainState
+    update: Update
+    evaluations: dict[str, Evaluation]
+    averaged: bool
+
+    @property
+    def splits(self) -> dict[str, tuple[str, int]]:
+        """The description and number of examples of each split, by its use."""
+        sources = {"training": self.data.source}
+        for name, opened in self.evaluators.items():
+            sources[name] = opened.feed.source
+        return {use: (s.description, len(s)) for use, s in sources.items()}
+
+
+def make_blueprint(config: ConfigDict) -> Blueprint:
+    """Reads a config whole.
 
     Raises:
-      UserError: Anything in the config, the data or the workdir that the user can
-        mend.
+      UserError: Anything in the config or the data that the user can mend.
     """
     fields = config.to_dict()
     sections = {name: fields.get(name) or {} for name in _SECTIONS}
@@ -71,110 +100,115 @@ def build_run(config: ConfigDict, workdir: str) -> Iterator[Run]:
     )
     schedule = _schedule(fields, data)
     evaluators = _open_evaluators(fields.get("evaluators") or {}, data, classes)
-    splits = {"training": data.source}
-    splits |= {name: opened.feed.source for name, opened in evaluators.items()}
 
-    with contextlib.ExitStack() as stack:
-        record.prepare_workdir(workdir, fields)
-        record.log_inputs(
-            mesh,
-            data.batch_size,
-            {use: (source.description, len(source)) for use, source in splits.items()},
-        )
-        image = jax.ShapeDtypeStruct((1, *data.image_shape()), jnp.float32)
-        init_key, step_key = jax.random.split(jax.random.key(seed))
-        init = _initializer(model, image)
-        optimizer, average = _optimizer(
-            sections["optimizer"], jax.eval_shape(init, init_key), data, schedule.total
-        )
-        create = functools.partial(
-            TrainState.create, init, optimizer.tx, averaged=average is not None
-        )
-        like = _place(jax.eval_shape(create, init_key), mesh, rules)
-
-        checkpoints = _checkpoints(fields, workdir, data, schedule.total)
-        stack.callback(checkpoints.close)
-        state = checkpoints.restore_latest(like)
-        if state is None:
-            places = jax.tree.map(lambda leaf: leaf.sharding, like)
-            state = jax.jit(create, out_shardings=places)(init_key)
-        step = int(state.step)
-        record.log_state(like, optimizer.decayed, optimizer.frozen)
-        record.log_position(step, schedule.total)
-
-        batches = stack.enter_context(contextlib.closing(data.batches(step)))
-        first = next(batches)
-        update = make_update(
+    init_key, step_key = jax.random.split(jax.random.key(seed))
+    init = _initializer(model, data.image_shape())
+    optimizer, average = _optimizer(
+        sections["optimizer"], jax.eval_shape(init, init_key), data, schedule.total
+    )
+    averaged = average is not None
+    create = functools.partial(TrainState.create, init, optimizer.tx, averaged=averaged)
+    return Blueprint(
+        fields=fields,
+        data=data,
+        evaluators=evaluators,
+        schedule=schedule,
+        optimizer=optimizer,
+        create=create,
+        init_key=init_key,
+        like=_place(jax.eval_shape(create, init_key), mesh, rules),
+        update=make_update(
             _train_apply(model),
             loss,
             optimizer.tx,
             key=step_key,
             average=average,
             mix=data.mix,
-        )
-        compiled = _compile(update, like, first) if step < schedule.total else update
+        ),
+        evaluations=_evaluations(evaluators, model, loss, averaged),
+        averaged=averaged,
+    )
+
+
+@contextlib.contextmanager
+def build_run(blueprint: Blueprint, workdir: str) -> Iterator[Run]:
+    """Gives a blueprint its arrays and files, resuming `workdir` if it can.
+
+    Args:
+      blueprint: What to build.
+      workdir: Absolute path or URL of the run's directory.
+
+    Yields:
+      The run; files, threads and pending saves are finished on leaving.
+
+    Raises:
+      UserError: The workdir cannot be used, or holds another run.
+    """
+    data, schedule, like = blueprint.data, blueprint.schedule, blueprint.like
+    with contextlib.ExitStack() as stack:
+        record.prepare_workdir(workdir, blueprint.fields)
+        record.log_inputs(data.mesh, data.batch_size, blueprint.splits)
+        checkpoints = _checkpoints(blueprint.fields, workdir, data, schedule.total)
+        stack.callback(checkpoints.close)
+        state = checkpoints.restore_latest(like)
+        if state is None:
+            places = jax.tree.map(lambda leaf: leaf.sharding, like)
+            state = jax.jit(blueprint.create, out_shardings=places)(blueprint.init_key)
+        step = int(state.step)
+        optimizer = blueprint.optimizer
+        record.log_state(like, optimizer.decayed, optimizer.frozen)
+        record.log_position(step, schedule.total)
+
+        batches = stack.enter_context(contextlib.closing(data.batches(step)))
+        first = next(batches)
+        update: Any = blueprint.update
+        if step < schedule.total:
+            update = _compile(update, like, first)
         writer = metrics.MetricWriter(workdir, step)
         stack.callback(writer.close)
         record.write_run(workdir, like.params)
-        record.write_checkpoint_description(
-            workdir,
-            {
-                "model": sections["model"],
-                "loss": sections["loss"].get("name", "softmax"),
-                "averaged": average is not None,
-                "preprocessing": _deployed_ops(evaluators, data),
-                "class_names": data.source.class_names,
-                "image_shape": data.image_shape(),
-            },
-        )
+        record.write_checkpoint_description(workdir, _description(blueprint))
         yield Run(
             state=state,
-            update=compiled,
+            update=update,
             batches=itertools.chain([first], batches),
             schedule=schedule,
             batch_size=data.batch_size,
             num_examples=len(data.source),
             learning_rate=optimizer.schedule,
-            evaluations=_evaluations(evaluators, model, loss, average is not None),
+            evaluations=blueprint.evaluations,
             checkpoints=checkpoints,
             writer=writer,
             profile=record.profiler(workdir, schedule.profile),
         )
 
 
-def section_call(
-    function: Callable[..., Any], section: Mapping[str, Any], name: str, **given: Any
-) -> Any:
-    """Calls `function(**section, **given)`, naming a field that it does not know.
+def check_run(blueprint: Blueprint, workdir: str) -> None:
+    """Tries a run without training: reads data, traces the step, draws a sheet.
 
     Args:
-      function: Its keyword arguments are the schema of the section.
-      section: The fields of a section of the config.
-      name: The section's name, for the error text.
-      **given: Arguments that do not come from the config.
+      blueprint: What to check.
+      workdir: Gets one file, `augmented.png`: training images as the model sees them.
 
     Raises:
-      UserError: An unknown or a missing field, or a value that the function refuses.
+      UserError: An image that cannot be read, or a workdir that cannot be written.
     """
-    parameters = inspect.signature(function).parameters.values()
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-    known = [name for name in named if name not in given]
-    for field in section:
-        if field not in known and not open_ended:
-            raise unknown(f"field of config.{name}:", field, known)
-    for p in parameters:
-        required = p.default is p.empty and p.kind is not p.VAR_KEYWORD
-        if required and p.name not in section and p.name not in given:
-            raise UserError(
-                f"config.{name}.{p.name} is missing; set it in the config file or with "
-                f"--config.{name}.{p.name}=VALUE"
-            )
-    return function(**section, **given)
+    data, optimizer = blueprint.data, blueprint.optimizer
+    record.log_inputs(data.mesh, data.batch_size, blueprint.splits)
+    with contextlib.closing(data.host_batches(0)) as batches:
+        batch = next(batches)
+    shapes = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in batch.items()}
+    jax.eval_shape(blueprint.update, blueprint.like, shapes)
+    record.log_state(blueprint.like, optimizer.decayed, optimizer.frozen)
+    record.log_examples("training", data.source, batch)
+    for name, opened in blueprint.evaluators.items():
+        with contextlib.closing(opened.feed.batches()) as batches:
+            record.log_examples(name, opened.feed.source, next(batches))
+    record.write_contact_sheet(workdir, batch, data.source.class_names)
 
 
 @dataclasses.dataclass(frozen=True)
-class _OpenEvaluator:
+class OpenEvaluator:
     """An evaluator before there is a model to evaluate."""
 
     make: Callable[..., Any]
@@ -184,7 +218,7 @@ class _OpenEvaluator:
 
 def _open_evaluators(
     section: Mapping[str, Any], train: TrainFeed, num_classes: int | None
-) -> dict[str, _OpenEvaluator]:
+) -> dict[str, OpenEvaluator]:
     opened = {}
     for name, given in section.items():
         every = _steps(given, "every", train, None)
@@ -198,12 +232,15 @@ def _open_evaluators(
             train=train,
             num_classes=num_classes,
         )
-        opened[name] = _OpenEvaluator(EVALUATORS[kind], feed, every)
+        make = EVALUATORS[kind]
+        if feed.classes is not None:
+            make = functools.partial(make, classes=feed.classes)
+        opened[name] = OpenEvaluator(make, feed, every)
     return opened
 
 
 def _evaluations(
-    evaluators: Mapping[str, _OpenEvaluator],
+    evaluators: Mapping[str, OpenEvaluator],
     model: nn.Module,
     loss: losses.Loss,
     averaged: bool,
@@ -319,11 +356,11 @@ def _without_duration(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _initializer(
-    model: nn.Module, image: jax.ShapeDtypeStruct
+    model: nn.Module, image_shape: tuple[int, int, int]
 ) -> Callable[[jax.Array], Any]:
     def init(key: jax.Array) -> Any:
-        zeros = jnp.zeros(image.shape, image.dtype)
-        return model.init(key, zeros, train=False)["params"]
+        image = jnp.zeros((1, *image_shape), jnp.float32)
+        return model.init(key, image, train=False)["params"]
 
     return init
 
@@ -357,12 +394,20 @@ def _compile(update: Any, like: TrainState, batch: Batch) -> Any:
     return compiled
 
 
-def _deployed_ops(evaluators: Mapping[str, _OpenEvaluator], data: TrainFeed) -> str:
-    """Returns the preprocessing that users of the weights should apply."""
-    for evaluator in evaluators.values():
-        return evaluator.feed.ops
-    logging.warning(
-        "the config has no evaluator, so checkpoint.json names no preprocessing for "
-        "new pictures; predict will need one"
-    )
-    return data.ops
+def _description(blueprint: Blueprint) -> dict[str, Any]:
+    """Returns what a reader of the weights needs, for `checkpoint.json`."""
+    # New pictures are prepared as the first evaluator prepares its own.
+    ops = next((e.feed.ops for e in blueprint.evaluators.values()), None)
+    if ops is None:
+        logging.warning(
+            "the config has no evaluator, so checkpoint.json names no preprocessing "
+            "for new pictures, which predict needs"
+        )
+    return {
+        "model": blueprint.fields["model"],
+        "loss": (blueprint.fields.get("loss") or {}).get("name", "softmax"),
+        "averaged": blueprint.averaged,
+        "preprocessing": ops,
+        "class_names": blueprint.data.source.class_names,
+        "image_shape": blueprint.data.image_shape(),
+    }

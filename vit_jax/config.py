@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What config files use, and how a config is loaded and overridden.
+"""What config files use, and how a config is loaded, overridden and taken apart.
 
-A config file defines `get_config(arg="") -> ConfigDict`. This module holds the few
-functions that such a file may call (`parse_arg`, `smoke`), the loader with its
-command-line overrides, and durations: a field whose name ends in `_steps`, `_epochs`,
-`_examples` or `_percent` says how long or how often, and `steps` turns any of the
-four units into a number of updates.
+A config file defines `get_config(arg="") -> ConfigDict` and may call `parse_arg` and
+`smoke`. `load` runs it, `override` applies the command line, `section_call` hands a
+section to the function whose keyword arguments are its schema. A field whose name ends
+in `_steps`, `_epochs`, `_examples` or `_percent` is a duration; `steps` turns any of
+the four units into a number of updates.
 """
 
 import ast
 import importlib.util
+import inspect
 import math
 import pathlib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -234,6 +235,37 @@ def steps(
         "percent": lambda: value / 100 * (total_steps or 0),
     }[unit]()
     return max(round(exact), math.ceil(min(exact, 1)))
+
+
+def section_call(
+    function: Callable[..., Any], section: Mapping[str, Any], name: str, **given: Any
+) -> Any:
+    """Calls `function(**section, **given)`, naming a field that it does not know.
+
+    Args:
+      function: Its keyword arguments are the schema of the section.
+      section: The fields of a section of the config.
+      name: The section's name, for the error text.
+      **given: Arguments that do not come from the config.
+
+    Raises:
+      UserError: An unknown or a missing field, or a value that the function refuses.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    known = [name for name in named if name not in given]
+    for field in section:
+        if field not in known and not open_ended:
+            raise unknown(f"field of config.{name}:", field, known)
+    for p in parameters:
+        required = p.default is p.empty and p.kind is not p.VAR_KEYWORD
+        if required and p.name not in section and p.name not in given:
+            raise UserError(
+                f"config.{name}.{p.name} is missing; set it in the config file or with "
+                f"--config.{name}.{p.name}=VALUE"
+            )
+    return function(**section, **given)
 
 
 def _descend(config: ConfigDict, parents: Sequence[str], path: str) -> ConfigDict:

@@ -5,6 +5,8 @@
   python -m vit_jax.main --config=configs/vit_l16.py:dataset=i1k --workdir=DIR \
       --config.data.dataset=folder:/data/imagenet --config.total_epochs=90
 
+  python -m vit_jax.main --config=configs/quickstart.py --workdir=DIR --check
+
 The same command again goes on where the run was stopped. Any field of the config can
 be set with --config.SECTION.FIELD=VALUE.
 """
@@ -23,6 +25,12 @@ _CONFIG = flags.DEFINE_string(
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of the run: local or gs://.", required=True
 )
+_CHECK = flags.DEFINE_boolean(
+    "check",
+    False,
+    "Read the data, build everything, draw training images into the workdir; train "
+    "nothing.",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,7 +48,11 @@ def main(argv: Sequence[str]) -> int:
     from vit_jax.train import loop
 
     start = time.monotonic()
-    with build.build_run(config, workdir) as run:
+    blueprint = build.make_blueprint(config)
+    if _CHECK.value:
+        build.check_run(blueprint, workdir)
+        return command.DONE
+    with build.build_run(blueprint, workdir) as run:
         _, stopped = loop.train(run, lambda: stop.requested)
     if stopped:
         return command.INTERRUPTED

@@ -3,7 +3,8 @@
 
 Files in the run's directory: `config.json` (enough to repeat the run), `run.json`
 (versions, commit, devices, command line), `checkpoint.json` (what a reader needs to use
-the weights). Metrics and checkpoints are written elsewhere.
+the weights), `augmented.png` (after a check). Metrics and checkpoints are written
+elsewhere.
 """
 
 import json
@@ -25,6 +26,8 @@ from jax.sharding import Mesh
 
 import vit_jax
 from vit_jax import metrics, sharding
+from vit_jax.data import contact_sheet
+from vit_jax.data.examples import Source
 from vit_jax.errors import UserError
 from vit_jax.train.state import TrainState
 
@@ -126,6 +129,56 @@ def log_position(step: int, total: int) -> None:
     """Tells where the run is."""
     verb = "resuming after" if step else "starting at"
     logging.info("%s step %s of %s", verb, f"{step:,}", f"{total:,}")
+
+
+def log_examples(use: str, source: Source, batch: Mapping[str, Any]) -> None:
+    """Tells what a split holds: its names, its ends, and what its batches look like.
+
+    Args:
+      use: What the split is for.
+      source: The examples.
+      batch: The first batch.
+    """
+    names = source.class_names
+    if names:
+        shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        logging.info("%s: %d classes: %s", use, len(names), shown)
+    ends = np.array([0, len(source) - 1])
+    for end, row, name in zip(("first", "last"), ends, source.names(ends), strict=True):
+        logging.info("%s: %s example %s, label %s", use, end, name, source.labels[row])
+    arrays = [f"{k} {v.dtype} {tuple(v.shape)}" for k, v in batch.items()]
+    logging.info("%s: batches of %s", use, ", ".join(arrays))
+
+
+def write_contact_sheet(
+    workdir: str, batch: Mapping[str, Any], class_names: Sequence[str] | None
+) -> None:
+    """Draws the first images of a batch into `augmented.png` of the workdir.
+
+    Raises:
+      UserError: The file cannot be written.
+    """
+    targets = batch.get("labels", batch.get("label"))
+    captions = [_caption(target, class_names) for target in np.asarray(targets)[:32]]
+    sheet = contact_sheet.contact_sheet(np.asarray(batch["image"])[:32], captions)
+    path = epath.Path(workdir) / "augmented.png"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        contact_sheet.save(str(path), sheet)
+    except OSError as err:
+        raise UserError(
+            f"cannot write {path}: {err}; name a folder that can be written with "
+            "--workdir"
+        ) from err
+    logging.info("training images as the model sees them: %s", path)
+
+
+def _caption(target: Any, class_names: Sequence[str] | None) -> str:
+    if np.ndim(target):
+        return ", ".join(_caption(k, class_names) for k in np.flatnonzero(target)[:3])
+    if np.issubdtype(np.asarray(target).dtype, np.floating):
+        return f"{target:.4g}"
+    return class_names[int(target)] if class_names else str(int(target))
 
 
 def tree_bytes(tree: Any) -> int:

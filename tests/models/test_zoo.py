@@ -14,7 +14,7 @@ from vit_jax.errors import UserError
 from vit_jax.models import FAMILIES, build_model, catalog, list_models, presets
 
 TINY = {
-    "vit": ("ViT-Ti/4", {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}),
+    "vit": ("ViT-Ti/4", {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32}),
 }
 
 
@@ -163,7 +163,7 @@ def test_every_parameter_gets_a_gradient(family):
 
 
 def test_evaluation_is_deterministic_and_training_is_not(family):
-    model = tiny(family, dropout_rate=0.5, drop_path_rate=0.5)
+    model = tiny(family, dropout_rate=0.5, drop_path_rate=0.5, depth=2)
     image = images()
     params = random_params(model, image)
     apply = jax.jit(model.apply, static_argnames="train")

@@ -33,7 +33,7 @@ def die_in_save(self: TrainCheckpoints, step: int, state: Any) -> None:
 
 def die_in_write(self: metrics.MetricWriter, step: int, line: dict) -> None:
     if step == STEP:
-        self._file.write('{"step": %d, "train/lo' % step)
+        self._file.write(f'{{"step": {step}, "train/lo')
         self._file.flush()
         die()
     write(self, step, line)
@@ -45,7 +45,7 @@ if MOMENT == "save":
 if MOMENT == "write":
     metrics.MetricWriter.write = die_in_write
 
-with build.build_run(config_lib.load(CONFIG), WORKDIR) as run:
+with build.build_run(build.make_blueprint(config_lib.load(CONFIG)), WORKDIR) as run:
     done = int(run.state.step)
 
     def after_update() -> bool:

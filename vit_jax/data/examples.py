@@ -135,13 +135,19 @@ class Source:
         Raises:
           UserError: A file that is gone or shorter than it was.
         """
-        return self._collection.records.read(self._locate(rows))
+        return self._collection.records.read(self.locate(rows))
 
     def names(self, rows: Rows) -> list[str]:
         """Returns the name of each row, such as the path of its file."""
-        return self._collection.records.names(self._locate(rows))
+        return self._collection.records.names(self.locate(rows))
 
-    def _locate(self, rows: Rows) -> Rows:
+    @property
+    def records(self) -> Records:
+        """The storage that this is a view of."""
+        return self._collection.records
+
+    def locate(self, rows: Rows) -> Rows:
+        """Returns which rows of `records` the rows of this view are."""
         rows = np.asarray(rows, np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"rows must lie in 0..{len(self) - 1}")

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import sharding
 from vit_jax.data import mixing, pipeline, transfer
 from vit_jax.data.preprocess import check_ops
-from vit_jax.data.sources import Source, check_source, open_source
+from vit_jax.data.sources import Source, check_source, open_source, present_classes
 
 Batch = dict[str, Any]
 
@@ -119,14 +120,16 @@ class EvalFeed:
       source: The examples.
       ops: Their preprocessing.
       batches: Starts one pass over the split, as device batches with a `mask`.
+      classes: The only classes that the model may choose among; None for all.
     """
 
     source: Source
     ops: str
-    batches: Callable[[], Iterator[Batch]]
+    batches: Callable[[], Any]
+    classes: np.ndarray | None = None
 
 
-def open_eval(
+def open_eval(  # noqa: PLR0913 - the arguments are a section of the config
     *,
     dataset: str,
     split: str,
@@ -135,6 +138,7 @@ def open_eval(
     num_classes: int | None,
     batch_size: int | None = None,
     data_dir: str | None = None,
+    restrict_classes: bool = False,
 ) -> EvalFeed:
     """Opens the data of an evaluator; its classes are those of the training data.
 
@@ -147,6 +151,8 @@ def open_eval(
       batch_size: Images at a time; None takes that of training. Rounded up to a
         multiple of the devices; it has no influence on the result.
       data_dir: Where prepared TensorFlow Datasets lie.
+      restrict_classes: Whether the model chooses among the classes that occur in the
+        split only, as ImageNet-A and -R ask for.
 
     Raises:
       UserError: Whatever is wrong with the data or the ops.
@@ -169,4 +175,5 @@ def open_eval(
         )
         return transfer.prefetch_to_device(host, sharding.batch_sharding(train.mesh))
 
-    return EvalFeed(source, ops, batches)
+    classes = present_classes(source) if restrict_classes else None
+    return EvalFeed(source, ops, batches, classes)

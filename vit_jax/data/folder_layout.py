@@ -11,7 +11,8 @@ validation, dev) has folders and no images of its own. What counts:
 - Examples are sorted by class, then path, both by their bytes.
 - Ids follow the class folders of the training split, each of which must hold an image;
   `@names=FILE`, a file in DIR (for a zip file, beside it) with a name a line, fixes
-  them instead.
+  them instead, as does `@names=imagenet1k` (or `imagenet21k`); then a folder's name is
+  a class name or, if no such name is there, an id.
 """
 
 import dataclasses
@@ -68,6 +69,8 @@ def list_examples(tree: Tree, request: Request) -> Listing:
     split_folders = _split_folders(tree)
     names = _class_names(tree, split_folders, request)
     ids = class_ids(names)
+    if "names" in request.options:
+        ids = {str(number): number for number in range(len(names))} | ids
     paths = Texts()
     labels: list[np.ndarray] = []
     splits: dict[str, tuple[int, int]] = {}

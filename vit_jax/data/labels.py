@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of examples and the names of their classes."""
 
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from etils import epath
 from jaxtyping import Float32, Int
 
+from vit_jax.data import imagenet
 from vit_jax.errors import UserError, nearest
 
 
@@ -72,9 +74,14 @@ def class_ids(class_names: Sequence[str]) -> dict[str, int]:
 def read_class_names(path: str) -> tuple[str, ...]:
     """Reads the names file of the option `@names=FILE`: a class name a line.
 
+    Without such a file, `imagenet1k` and `imagenet21k` are the WordNet ids of
+    `vit_jax.data.imagenet`.
+
     Raises:
       UserError: No such file, no name in it, or a name twice.
     """
+    if os.path.basename(path) in imagenet.FILES and not epath.Path(path).exists():
+        return imagenet.wnids(os.path.basename(path))
     try:
         text = epath.Path(path).read_text(encoding="utf-8")
     except OSError as err:

@@ -5,14 +5,17 @@
 
 Options are read only behind the last `/`. The forms are the keys of `FORMS`; what each
 expects is told in its module. A new form is a function from a `Request` to a
-`Collection`, and a line in `FORMS`.
+`Collection`, and a line in `FORMS`. `@labels=real` gives ImageNet's validation images
+their ReaL labels by the names of their files; see `imagenet`.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 
 from vit_jax.data import (
     sources_arrays,
@@ -21,6 +24,7 @@ from vit_jax.data import (
     sources_tfds,
 )
 from vit_jax.data.examples import Collection, Request, Source
+from vit_jax.data.imagenet import real_ids, wnids
 from vit_jax.data.labels import MultiHot
 from vit_jax.data.pixels import decode_image
 from vit_jax.data.splits import split_names, split_ranges
@@ -37,13 +41,13 @@ class Form(NamedTuple):
 
 FORMS = {
     "bundled": Form(sources_arrays.open_bundled, (), "bundled:mnist"),
-    "folder": Form(sources_folders.open_folder, ("names",), "folder:DIR"),
-    "csv": Form(sources_lists.open_csv, ("names",), "csv:FILE"),
-    "jsonl": Form(sources_lists.open_jsonl, ("names",), "jsonl:FILE"),
+    "folder": Form(sources_folders.open_folder, ("names", "labels"), "folder:DIR"),
+    "csv": Form(sources_lists.open_csv, ("names", "labels"), "csv:FILE"),
+    "jsonl": Form(sources_lists.open_jsonl, ("names", "labels"), "jsonl:FILE"),
     "tfds": Form(
         sources_tfds.open_tfds, ("image", "label"), "tfds:NAME or tfds:NAME:VERSION"
     ),
-    "zip": Form(sources_folders.open_zip, ("names",), "zip:FILE"),
+    "zip": Form(sources_folders.open_zip, ("names", "labels"), "zip:FILE"),
     "synthetic": Form(
         sources_arrays.open_synthetic,
         tuple(sources_arrays.SYNTHETIC_DEFAULTS),
@@ -84,12 +88,26 @@ def open_source(
         data_dir=data_dir,
     )
     collection = FORMS[form].open(request)
+    if "labels" in options:
+        collection = _relabel(collection, options["labels"])
     sizes = {name: stop - start for name, (start, stop) in collection.splits.items()}
     ranges = [
         (collection.splits[name][0] + start, collection.splits[name][0] + stop)
         for name, start, stop in split_ranges(split, sizes)
     ]
     return Source(collection, ranges, f"{dataset} {split}")
+
+
+def _relabel(collection: Collection, labels: str) -> Collection:
+    """Gives images other labels than their own, those of `@labels=real`."""
+    if labels != "real":
+        raise unknown("value of the option labels:", labels, ["real"])
+    records = collection.records
+    names = records.names(np.arange(len(collection.labels)))
+    class_names = collection.class_names or wnids("imagenet1k")
+    offsets, ids = real_ids(names, class_names)
+    several = MultiHot(offsets, ids, len(class_names))
+    return dataclasses.replace(collection, labels=several, class_names=class_names)
 
 
 def parse_dataset(dataset: str) -> tuple[str, str, dict[str, str]]:
@@ -188,3 +206,19 @@ def _check_labels(source: Source, num_classes: int) -> None:
             f"{num_classes} classes, first {labels[wrong[0]]} of {name}; set "
             f"num_classes to at least {labels.max() + 1}"
         )
+
+
+def present_classes(source: Source) -> Int[np.ndarray, " c"]:
+    """Returns the ids of the classes that occur in a source, sorted.
+
+    Raises:
+      UserError: Labels that are numbers to predict.
+    """
+    labels = source.labels
+    ids = labels.ids if isinstance(labels, MultiHot) else labels
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise UserError(
+            f"{source.description} has no classes to restrict the model to; leave out "
+            "restrict_classes"
+        )
+    return np.unique(ids[ids >= 0])

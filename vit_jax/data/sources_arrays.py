@@ -138,17 +138,17 @@ class SyntheticRecords:
 
     def read(self, rows: Rows) -> UInt8[np.ndarray, "n h w 3"]:
         """Returns the pixels of `rows`."""
-        split, row = self._split_and_row(rows)
         square = np.arange(self.size) * PATTERN_SIDE // self.size
-        patterns = self._patterns[row % self.num_classes]
-        patterns = patterns[:, :, square][:, square]
-        num_words = -(-patterns[0].size // 8)
-        noise = np.empty((len(rows), num_words), np.uint64)
-        for words, *place in zip(noise, split.tolist(), row.tolist(), strict=True):
-            rng = np.random.Generator(np.random.SFC64([self.seed, *place]))
-            words[:] = rng.integers(0, 2**64, num_words, np.uint64)
-        noise = noise.view(np.uint8)[:, : patterns[0].size].reshape(patterns.shape)
-        return (patterns >> 1) + (noise >> 1)
+        images = np.empty((len(rows), self.size, self.size, 3), np.uint8)
+        num_words = -(-images[:1].size // 8)
+        places = zip(*self._split_and_row(rows), strict=True)
+        for image, (split, row) in zip(images, places, strict=True):
+            rng = np.random.Generator(np.random.SFC64([self.seed, split, row]))
+            words = rng.integers(0, 2**64, num_words, np.uint64)
+            noise = words.view(np.uint8)[: image.size].reshape(image.shape)
+            pattern = self._patterns[row % self.num_classes] >> 1
+            np.add(pattern[:, square][square], noise >> 1, out=image)
+        return images
 
     def names(self, rows: Rows) -> list[str]:
         """Returns `synthetic SPLIT:ROW` for each row."""

@@ -2,77 +2,66 @@
 """Finds examples in TFRecord files, without reading their images.
 
 A TFRecord file holds, for each record, its length (8 bytes), a CRC (4), the data and
-another CRC (4), see tensorflow/core/lib/io/record_writer.h. CRCs are not checked here.
+another CRC (4), see tensorflow/core/lib/io/record_writer.h. Both CRCs are checked.
 """
 
-import array
 import contextlib
 import mmap
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.parse import quote
 
-import numpy as np
+import google_crc32c
 from etils import epath
 
 from vit_jax.data.protobuf import (
     BYTES,
     Buffer,
+    Value,
     bytes_ranges,
     example_features,
     numbers,
 )
-from vit_jax.data.tables import Table, Texts, is_remote
+from vit_jax.data.shards import Found
+from vit_jax.data.tables import is_remote
 from vit_jax.errors import UserError
 
 _HEADER = 12
 _FOOTER = 4
+_GZIP = b"\x1f\x8b"
+_LONGEST_TEXT = 1024
+"""No class has a longer name; what is longer is an image."""
 
 
-def index_examples(
-    paths: Sequence[str], image: str, label: str
-) -> tuple[Table, np.ndarray, list[int]]:
-    """Looks up where the image of every example lies, and its label.
+class TFRecordReader(NamedTuple):
+    """Goes through a file of `tf.train.Example`s, as a `shard_store.Reader`.
 
-    Args:
-      paths: TFRecord files of `tf.train.Example` messages.
+    Attributes:
       image: Name of the feature that holds one encoded image.
-      label: Name of the feature that holds one number.
-
-    Returns:
-      The table of the images, the labels (int32 or float32) and the number of examples
-      in each file.
-
-    Raises:
-      UserError: A file that cannot be read or is cut, or an example without exactly one
-        image and one label.
+      label: Name of the feature that holds one number or one text.
     """
-    offset, length = array.array("q"), array.array("q")
-    labels: list[int | float] = []
-    counts: list[int] = []
-    for path in paths:
+
+    image: str
+    label: str
+
+    @property
+    def name(self) -> str:
+        """Name of the index files."""
+        return f"tfrecord {quote(self.image, safe='')} {quote(self.label, safe='')}"
+
+    def __call__(self, path: str) -> Iterator[Found]:
+        """Yields the examples of a file.
+
+        Raises:
+          UserError: A file that cannot be read, is cut, compressed or damaged, or an
+            example without exactly one image and one label.
+        """
         with open_buffer(path) as buffer:
             for start, stop in record_ranges(buffer, path):
                 example = Example(buffer, start, stop, f"{path}@{start}")
-                first, last = example.image_range(image)
-                offset.append(first)
-                length.append(last - first)
-                labels.append(example.label(label))
-        counts.append(len(offset) - sum(counts))
-    table = Table(
-        root="",
-        paths=Texts(paths),
-        file_index=np.repeat(np.arange(len(paths), dtype=np.int32), counts),
-        offset=np.array(offset),
-        length=np.array(length),
-    )
-    return table, stack_labels(labels), counts
-
-
-def stack_labels(labels: Iterable[int | float]) -> np.ndarray:
-    """Returns int32 class ids, or float32 targets where any label is a fraction."""
-    stacked = np.array(list(labels))
-    integers = np.issubdtype(stacked.dtype, np.integer)
-    return stacked.astype(np.int32 if integers else np.float32)
+                first, last = example.image_range(self.image)
+                yield Found(first, last - first, example.label(self.label))
 
 
 class Example:
@@ -112,19 +101,31 @@ class Example:
             raise self._error(feature, f"{len(texts)} texts, not one encoded image")
         return texts[0]
 
-    def label(self, feature: str) -> int | float:
-        """Returns the one number that a feature holds.
+    def label(self, feature: str) -> int | float | str:
+        """Returns the one number or text that a feature holds.
 
         Raises:
-          UserError: No such feature, or not exactly one number in it.
+          UserError: No such feature, or not exactly one number or text in it.
         """
         value = self._values.get(feature)
-        found = []
-        if value is not None and value.kind != BYTES:
+        found: list[int] | list[float] | list[str] = []
+        if value is not None and value.kind == BYTES:
+            found = self._texts(value)
+        elif value is not None:
             found = numbers(self._buffer, value)
         if len(found) != 1:
-            raise self._error(feature, f"{len(found)} numbers, not one")
+            raise self._error(feature, f"{len(found)} numbers or class names, not one")
         return found[0]
+
+    def _texts(self, value: Value) -> list[str]:
+        """Returns the texts of a list that may be class names, none if one is not."""
+        ranges = bytes_ranges(self._buffer, value)
+        if any(stop - start > _LONGEST_TEXT for start, stop in ranges):
+            return []
+        try:
+            return [bytes(self._buffer[slice(*ends)]).decode() for ends in ranges]
+        except UnicodeDecodeError:
+            return []
 
     def _error(self, feature: str, found: str) -> UserError:
         return UserError(
@@ -156,22 +157,57 @@ def open_buffer(path: str) -> Iterator[Buffer]:
         raise UserError(f"cannot read {path}: {err}; copy the file again") from err
 
 
+def check_uncompressed(buffer: Buffer, path: str) -> None:
+    """Refuses a GZIP file.
+
+    Raises:
+      UserError: The file starts as GZIP files do.
+    """
+    if bytes(buffer[:2]) == _GZIP:
+        raise UserError(
+            f"{path} is compressed with GZIP, so that no example in it can be read by "
+            "itself; write it uncompressed (gunzip)"
+        )
+
+
 def record_ranges(buffer: Buffer, path: str) -> Iterator[tuple[int, int]]:
     """Yields first byte and end of the data of each record.
 
     Raises:
-      UserError: A file that is cut, compressed or no TFRecord file.
+      UserError: A file that is cut, compressed, damaged or no TFRecord file; the text
+        names file and offset.
     """
     place, size = 0, len(buffer)
     while place < size:
         start = place + _HEADER
         stop = size + 1
         if start <= size:
-            stop = start + struct.unpack_from("<Q", buffer, place)[0]
+            length, crc = struct.unpack_from("<QI", buffer, place)
+            if crc != masked_crc(bytes(buffer[place : place + 8])):
+                check_uncompressed(buffer, path)
+                raise _damaged(path, place, "length")
+            stop = start + length
         if stop + _FOOTER > size:
+            check_uncompressed(buffer, path)
             raise UserError(
-                f"{path} ends inside the record at byte {place}: it is cut, compressed "
-                "or no TFRecord file; copy it again, or write it uncompressed"
+                f"{path} ends inside the record at byte {place}: it is cut; copy it "
+                "again"
             )
+        (crc,) = struct.unpack_from("<I", buffer, stop)
+        if crc != masked_crc(buffer[start:stop]):
+            raise _damaged(path, place, "data")
         yield start, stop
         place = stop + _FOOTER
+
+
+def masked_crc(data: bytes) -> int:
+    """Returns the CRC-32C of some bytes as TFRecord files store it."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _damaged(path: str, place: int, part: str) -> UserError:
+    return UserError(
+        f"{path}@{place}: the checksum of the record's {part} is wrong: the file is "
+        "damaged, or no TFRecord file; copy or write it again"
+    )

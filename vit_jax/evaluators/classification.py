@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, Int
 
 Batch = dict[str, Any]
 
@@ -27,6 +28,7 @@ class Evaluator:
         predict: Callable[[Any, Float[Array, "b h w c"]], Float[Array, "b k"]],
         loss: Callable[[Float[Array, "b k"], Batch], Float[Array, " b"]],
         batches: Callable[[], Iterator[Batch]],
+        classes: Int[np.ndarray, " c"] | None = None,
     ):
         """Compiles nothing yet.
 
@@ -35,11 +37,16 @@ class Evaluator:
           loss: `(logits, batch) ->` loss of each example.
           batches: Starts one pass over the split: device batches with `image`,
             `label` or `labels`, and `mask`.
+          classes: The only classes that the model may choose among; None for all.
+            ImageNet-A and -R are scored so, on their 200 of the 1,000 classes.
         """
         self._batches = batches
 
         def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
             logits = predict(params, batch["image"])
+            if classes is not None:
+                targets = _targets(batch, logits.shape[-1])[:, classes]
+                logits, batch = logits[:, classes], {**batch, "labels": targets}
             return _masked_sums(logits, loss(logits, batch), batch)
 
         self._sums = jax.jit(sums)
@@ -63,9 +70,7 @@ def _masked_sums(
 ) -> dict[str, jax.Array]:
     """Returns sums over the real examples of a batch."""
     classes = logits.shape[-1]
-    targets = batch.get("labels")
-    if targets is None:
-        targets = jax.nn.one_hot(batch["label"], classes)
+    targets = _targets(batch, classes)
     mask = batch["mask"] * (targets.sum(axis=-1) > 0)
     _, best = jax.lax.top_k(logits, min(5, classes))
     hits = jnp.take_along_axis(targets, best, axis=-1) > 0  # (b, 5)
@@ -76,3 +81,10 @@ def _masked_sums(
         "loss": jnp.sum(jnp.where(mask > 0, losses, 0.0)),
         "examples": jnp.sum(mask),
     }
+
+
+def _targets(batch: Batch, num_classes: int) -> Float[Array, "b k"]:
+    """Returns 1 for each label of each example, 0 elsewhere."""
+    if "labels" in batch:
+        return batch["labels"]
+    return jax.nn.one_hot(batch["label"], num_classes)
