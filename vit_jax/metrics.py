@@ -19,7 +19,11 @@ from etils import epath
 
 
 class MetricWriter:
-    """Appends metrics to `metrics.jsonl` and to TensorBoard's event file."""
+    """Appends metrics to `metrics.jsonl` and to TensorBoard's event file.
+
+    Attributes:
+      restored: The metrics that the file held for `first_step`.
+    """
 
     def __init__(self, workdir: str, first_step: int):
         """Opens the files of a run that starts or goes on after `first_step`.
@@ -29,9 +33,13 @@ class MetricWriter:
         """
         self._path = epath.Path(workdir) / "metrics.jsonl"
         self._events = None
+        lines = read_metrics(workdir, until=first_step)
+        self.restored: dict[str, Any] = {}
+        for line in lines:
+            if line["step"] == first_step:
+                self.restored |= line
         if jax.process_index() == 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            lines = read_metrics(workdir, until=first_step)
             text = "".join(json.dumps(line) + "\n" for line in lines)
             _replace(self._path, text)
             self._file = self._path.open("a")

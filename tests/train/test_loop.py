@@ -128,15 +128,23 @@ def test_a_resumed_run_does_the_rest(workdir: pathlib.Path):
     assert [s for n, s in seen if n == "val"] == [12]
 
 
-def test_a_stop_writes_a_checkpoint_and_says_so(workdir: pathlib.Path):
+@pytest.mark.parametrize("step", [7, 8, 12])
+def test_a_stop_writes_a_checkpoint_and_leaves_the_evaluation(
+    workdir: pathlib.Path, step: int
+):
     schedule = Schedule(total=12, log=3, checkpoint=None, profile=None)
-    run, saves, seen = make_run(workdir, schedule, val=None)
+    run, saves, seen = make_run(workdir, schedule, val=4)
     asked = itertools.count(1)
-    state, stopped = train(run, lambda: next(asked) == 7)
+    state, stopped = train(run, lambda: next(asked) == step)
     assert stopped
-    assert int(state.step) == 7
-    assert saves.steps == (7,)
-    assert ("val", 7) not in seen
+    assert int(state.step) == step
+    assert saves.steps == (step,)
+    assert ("val", step) not in seen
+    # The next start makes up for it, once.
+    for expected in ([("val", step)] if step % 4 == 0 else [], []):
+        resumed, _, seen = make_run(workdir, schedule, first=step, val=4)
+        train(dataclasses.replace(resumed, schedule=schedule), lambda: True)
+        assert [e for e in seen if e == ("val", step)] == expected
 
 
 def test_no_steps_is_an_evaluation_of_the_start(workdir: pathlib.Path):
@@ -145,6 +153,17 @@ def test_no_steps_is_an_evaluation_of_the_start(workdir: pathlib.Path):
     train(run, lambda: False)
     assert seen == [("val", 0)]
     assert saves.steps == ()
+
+
+def test_a_finished_run_is_left_alone(workdir: pathlib.Path):
+    schedule = Schedule(total=4, log=3, checkpoint=5, profile=None)
+    train(make_run(workdir, schedule, val=4)[0], lambda: False)
+    before = (workdir / "metrics.jsonl").read_text()
+    run, saves, seen = make_run(workdir, schedule, first=4, val=4)
+    state, stopped = train(run, lambda: False)
+    assert (int(state.step), stopped) == (4, False)
+    assert (seen, saves.steps) == ([], ())
+    assert (workdir / "metrics.jsonl").read_text() == before
 
 
 @pytest.mark.parametrize("bad", [6, 7, 8])

@@ -8,13 +8,18 @@ collection that a split string selects; the pipelines and evaluators see only th
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection as Names, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.labels import Labels, MultiHot
+from vit_jax.data.splits import find_split
+from vit_jax.errors import UserError
+
+ALL = "all"
+"""The name that stands for every split of a data set, one behind the other."""
 
 Rows = Int[np.ndarray, " n"]
 
@@ -64,6 +69,8 @@ class Request:
       splits: Names of the splits that the user wants.
       class_names: Class names that fix the ids, None to take the training split's.
       data_dir: Where prepared TensorFlow Datasets lie, None for the default.
+      lenient: Whether labels of unknown classes become -1, and images that are missing
+        are left to be found out when they are read; else both are errors.
     """
 
     location: str
@@ -71,6 +78,29 @@ class Request:
     splits: Sequence[str]
     class_names: tuple[str, ...] | None = None
     data_dir: str | None = None
+    lenient: bool = False
+
+    def find_splits(self, known: Names[str], where: str) -> dict[str, str]:
+        """Returns which split of a data set each one that was asked for is.
+
+        Args:
+          known: The data set's splits; `all` stands for each of them.
+          where: The data set, for the message.
+
+        Raises:
+          UserError: A split that the data set does not have.
+        """
+        if list(self.splits) == [ALL] and ALL not in known:
+            return {split: split for split in known}
+        found: dict[str, str] = {}
+        for asked in self.splits:
+            split = find_split(asked, list(known))
+            if split is None:
+                raise UserError(
+                    f"{where} has no split {asked!r}; it has {', '.join(sorted(known))}"
+                )
+            found[asked] = split
+        return found
 
 
 class Source:

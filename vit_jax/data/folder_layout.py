@@ -24,7 +24,7 @@ import numpy as np
 
 from vit_jax.data.examples import Collection, Request
 from vit_jax.data.labels import class_ids, read_class_names, sort_names, unknown_class
-from vit_jax.data.splits import VALIDATION_NAMES, find_split
+from vit_jax.data.splits import VALIDATION_NAMES
 from vit_jax.data.tables import Table, Texts, join
 from vit_jax.errors import UserError
 
@@ -74,18 +74,12 @@ def list_examples(tree: Tree, request: Request) -> Listing:
     paths = Texts()
     labels: list[np.ndarray] = []
     splits: dict[str, tuple[int, int]] = {}
-    for asked in request.splits:
-        split = find_split(asked, list(split_folders))
-        if split is None:
-            raise UserError(
-                f"{tree.name} has no split {asked!r}; it has "
-                f"{', '.join(sorted(split_folders))}"
-            )
+    for asked, split in request.find_splits(split_folders, tree.name).items():
         start = len(paths)
         for name, images in _walk_split(tree, split_folders[split]):
             if not images and split == "train":
                 raise _empty_class(tree, split_folders[split], name)
-            if images and name not in ids:
+            if images and name not in ids and not request.lenient:
                 raise unknown_class(name, f"split {split!r} of {tree.name}", ids)
             paths.extend(images)
             labels.append(np.full(len(images), ids.get(name, -1), np.int32))

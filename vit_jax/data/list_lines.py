@@ -116,11 +116,6 @@ def _is_class(value: Any) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
-def is_whole(text: str) -> bool:
-    """Whether a class text is a whole number, maybe a negative one."""
-    return text.removeprefix("-").isdecimal()
-
-
 def csv_lines(path: str) -> Lines:
     """Yields the lines of a CSV file whose first line names the columns.
 

@@ -16,6 +16,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -67,11 +68,12 @@ class Chunk:
         """Reads a chunk that `save` wrote."""
         with np.load(io.BytesIO(epath.Path(path).read_bytes())) as file:
             columns = dict(file)
-        labels: Labels = columns["labels"]
+        ids = columns["labels"]
+        labels: Labels = ids
         if "label_offsets" in columns:
-            offsets, width = columns["label_offsets"], int(columns["num_classes"])
-            labels = MultiHot(offsets, labels, width)
-        ranges = {name: columns.get(name) for name in _RANGES}
+            width = int(columns["num_classes"])
+            labels = MultiHot(columns["label_offsets"], ids, width)
+        ranges: dict[str, Any] = {name: columns.get(name) for name in _RANGES}
         table = Table("", _texts(columns["paths"], columns["path_ends"]), **ranges)
         return cls(table, _texts(columns["keys"], columns["key_ends"]), labels)
 
@@ -80,7 +82,7 @@ _RANGES = ("file_index", "offset", "length", "deflated")
 """The columns of a table."""
 
 
-def make_chunk(source: Source, keys: Sequence[str], rows: Rows) -> Chunk:
+def make_chunk(source: Source, keys: list[str], rows: Rows) -> Chunk:
     """Gathers the rows of a source, whose keys are `keys`, in a chunk.
 
     Raises:
@@ -90,11 +92,10 @@ def make_chunk(source: Source, keys: Sequence[str], rows: Rows) -> Chunk:
     place = source.locate(rows)
     files = place if table.file_index is None else table.file_index[place]
     used, index = np.unique(files, return_inverse=True)
-    columns = {name: getattr(table, name) for name in _RANGES}
-    columns = {
-        name: None if column is None else column[place]
-        for name, column in columns.items()
-    }
+    columns: dict[str, Any] = {}
+    for name in _RANGES:
+        column = getattr(table, name)
+        columns[name] = None if column is None else column[place]
     if table.file_index is None:
         paths, columns["file_index"] = files, None
     else:
@@ -105,7 +106,8 @@ def make_chunk(source: Source, keys: Sequence[str], rows: Rows) -> Chunk:
         chosen = labels.take([(row, row + 1) for row in rows.tolist()])
     else:
         chosen = labels[rows]
-    return Chunk(Table("", texts, **columns), Texts(keys[r] for r in rows), chosen)
+    own_keys = Texts([keys[row] for row in rows.tolist()])
+    return Chunk(Table("", texts, **columns), own_keys, chosen)
 
 
 def table_of(source: Source) -> Table:

@@ -104,7 +104,9 @@ class Store:
     def __init__(self, folder: str, name: str):
         self.folder = folder
         where = folder if is_remote(folder) else os.path.abspath(folder)
-        digest = hashlib.blake2s(where.encode("utf-8", "surrogateescape"), digest_size=8)
+        digest = hashlib.blake2s(
+            where.encode("utf-8", "surrogateescape"), digest_size=8
+        )
         own = f"{os.path.basename(where)}-{digest.hexdigest()}"
         if given := os.environ.get(VARIABLE):
             folders = [os.path.join(given, own)]

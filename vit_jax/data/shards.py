@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shards hold: where each example lies and its label, as columns of a file.
+r"""What shards hold: where each example lies and its label, as columns of a file.
 
-    vit_jax index 1\\n   the first line
+    vit_jax index 1\n    the first line
     int64               length of the header
     header              JSON: the shards, the class texts, the columns
     columns             one after the other, each from a multiple of 64 bytes on
@@ -96,7 +96,7 @@ class Shards:
         )
 
 
-EMPTY = Shards((), *(np.zeros(0, dtype) for dtype in COLUMNS.values()))
+EMPTY = Shards((), **{name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()})
 
 
 def join(parts: Sequence[Shards]) -> Shards:
@@ -262,6 +262,7 @@ def load(path: str, relative_to: str) -> Shards | None:
 
 
 def _parse(data: np.ndarray, relative_to: str) -> Shards:
+    data = np.asarray(data)
     start = len(MAGIC)
     if bytes(data[:start]) != MAGIC:
         raise ValueError("no index of this version")

@@ -3,7 +3,8 @@
 
     SOURCE:LOCATION[@key=value;key=value]
 
-Options are read only behind the last `/`. The forms are the keys of `FORMS`; what each
+Options are read only behind the last `/`; the names of features in `@image=` and
+`@label=` may hold more of them. The forms are the keys of `FORMS`; what each
 expects is told in its module. A new form is a function from a `Request` to a
 `Collection`, and a line in `FORMS`. `@labels=real` gives ImageNet's validation images
 their ReaL labels by the names of their files; see `imagenet`.
@@ -11,7 +12,7 @@ their ReaL labels by the names of their files; see `imagenet`.
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,9 +22,10 @@ from vit_jax.data import (
     sources_arrays,
     sources_folders,
     sources_lists,
+    sources_shards,
     sources_tfds,
 )
-from vit_jax.data.examples import Collection, Request, Source
+from vit_jax.data.examples import ALL, Collection, Request, Source
 from vit_jax.data.imagenet import real_ids, wnids
 from vit_jax.data.labels import MultiHot
 from vit_jax.data.pixels import decode_image
@@ -44,6 +46,12 @@ FORMS = {
     "folder": Form(sources_folders.open_folder, ("names", "labels"), "folder:DIR"),
     "csv": Form(sources_lists.open_csv, ("names", "labels"), "csv:FILE"),
     "jsonl": Form(sources_lists.open_jsonl, ("names", "labels"), "jsonl:FILE"),
+    "tar": Form(sources_shards.open_tar, ("names", "split"), "tar:GLOB"),
+    "tfrecord": Form(
+        sources_shards.open_tfrecord,
+        ("image", "label", "names", "split"),
+        "tfrecord:GLOB@image=FEATURE;label=FEATURE",
+    ),
     "tfds": Form(
         sources_tfds.open_tfds, ("image", "label"), "tfds:NAME or tfds:NAME:VERSION"
     ),
@@ -55,7 +63,10 @@ FORMS = {
     ),
 }
 
-_OPTIONS = re.compile(r"(?P<location>.*?)@(?P<options>\w+=.*)", re.DOTALL)
+_OPTIONS = re.compile(r"(?P<location>(?:.*/)?[^/]*?)@(?P<options>\w+=[^/]*)", re.DOTALL)
+_FEATURES = re.compile(
+    r"(?P<location>.*?)@(?P<options>(?:\w+=[^;]*;)*(?:image|label)=.*)", re.DOTALL
+)
 
 
 def open_source(
@@ -64,6 +75,7 @@ def open_source(
     *,
     class_names: Sequence[str] | None = None,
     data_dir: str | None = None,
+    lenient: bool = False,
 ) -> Source:
     """Opens the examples that a split string selects from a data set.
 
@@ -74,6 +86,8 @@ def open_source(
         checkpoint; None to take the data set's training split.
       data_dir: Where prepared TensorFlow Datasets lie; None for `$TFDS_DATA_DIR`, and
         without that `~/tensorflow_datasets`.
+      lenient: Whether unknown classes become -1 and missing images are not looked for;
+        for those who list what is wrong.
 
     Raises:
       UserError: A form, option, split or place that does not exist, labels that do not
@@ -86,6 +100,7 @@ def open_source(
         splits=split_names(split),
         class_names=None if class_names is None else tuple(class_names),
         data_dir=data_dir,
+        lenient=lenient,
     )
     collection = FORMS[form].open(request)
     if "labels" in options:
@@ -93,9 +108,14 @@ def open_source(
     sizes = {name: stop - start for name, (start, stop) in collection.splits.items()}
     ranges = [
         (collection.splits[name][0] + start, collection.splits[name][0] + stop)
-        for name, start, stop in split_ranges(split, sizes)
+        for name, start, stop in split_ranges(_expand(split, sizes), sizes)
     ]
     return Source(collection, ranges, f"{dataset} {split}")
+
+
+def _expand(split: str, sizes: Mapping[str, int]) -> str:
+    """Returns the split string, with the names of all splits for `all`."""
+    return "+".join(sizes) if split == ALL and ALL not in sizes else split
 
 
 def _relabel(collection: Collection, labels: str) -> Collection:
@@ -124,13 +144,13 @@ def parse_dataset(dataset: str) -> tuple[str, str, dict[str, str]]:
         )
     if form not in FORMS:
         raise unknown("form of data set", form, FORMS)
-    folder, slash, name = location.rpartition("/")
     options: dict[str, str] = {}
-    match = _OPTIONS.fullmatch(name)
+    match = _OPTIONS.fullmatch(location)
+    if match is None and "image" in FORMS[form].options:
+        match = _FEATURES.fullmatch(location)
     if match is not None:
-        name = match["location"]
+        location = match["location"]
         options = _parse_options(match["options"], form)
-    location = folder + slash + name
     if not location:
         raise UserError(f"{dataset!r} names no place; write {FORMS[form].example}")
     return form, location, options

@@ -11,7 +11,6 @@ from jaxtyping import Int, UInt8
 
 from vit_jax.data.examples import Collection, Request, Rows
 from vit_jax.data.labels import translate_ids
-from vit_jax.data.splits import find_split
 from vit_jax.errors import UserError, unknown
 
 MNIST_FILES = {"train": "train", "test": "t10k"}
@@ -64,13 +63,11 @@ def open_bundled(request: Request) -> Collection:
         raise unknown("bundled data set", request.location, ["mnist"])
     names = tuple(str(digit) for digit in range(10))
     images, labels, splits, end = [], [], {}, 0
-    for split in request.splits:
-        if split not in MNIST_FILES:
-            raise unknown("split of bundled:mnist", split, MNIST_FILES)
+    for asked, split in request.find_splits(MNIST_FILES, "bundled:mnist").items():
         pixels, digits = load_mnist(split)
         images.append(pixels)
         labels.append(digits)
-        splits[split] = (end, end + len(digits))
+        splits[asked] = (end, end + len(digits))
         end += len(digits)
     ids = np.concatenate(labels).astype(np.int32)
     if request.class_names is not None:
@@ -184,10 +181,7 @@ def open_synthetic(request: Request) -> Collection:
     splits: dict[str, tuple[int, int]] = {}
     own_splits: list[tuple[str, int, int]] = []
     end = 0
-    for asked in request.splits:
-        split = find_split(asked, list(SYNTHETIC_SPLITS))
-        if split is None:
-            raise unknown("split of synthetic:", asked, SYNTHETIC_SPLITS)
+    for asked, split in request.find_splits(SYNTHETIC_SPLITS, "synthetic:").items():
         splits[asked] = (end, end + sizes[split])
         own_splits.append((split, *splits[asked]))
         end += sizes[split]

@@ -9,10 +9,9 @@ Columns (in JSON Lines, keys):
   labels   several classes: a list in JSON, separated by spaces or `|` in CSV
   split    optional; without it all is `train`
 
-Labels of the training split decide what labels are: when all are whole numbers they
-are ids, otherwise names, sorted by their bytes. `@names=FILE`, a file beside the list
-with a name a line, fixes names and ids instead; then a label is a name, or, if no such
-name is there, an id. An image must not be in two splits.
+Labels mean what `class_texts` says: whole numbers in all of the training split are ids,
+otherwise they are names. `@names=FILE`, a file beside the list with a name a line,
+fixes names and ids instead. An image must not be in two splits.
 """
 
 import os
@@ -21,24 +20,15 @@ from collections.abc import Callable
 import numpy as np
 from etils import epath
 
-from vit_jax.data.examples import Collection, Request
-from vit_jax.data.labels import (
-    Labels,
-    MultiHot,
-    class_ids,
-    read_class_names,
-    sort_names,
-    unknown_class,
-)
-from vit_jax.data.list_lines import (
-    COLUMNS,
-    Columns,
-    Lines,
-    csv_lines,
+from vit_jax.data.class_texts import (
     is_whole,
-    jsonl_lines,
+    text_ids,
+    train_names,
+    unknown_label,
 )
-from vit_jax.data.splits import find_split
+from vit_jax.data.examples import Collection, Request
+from vit_jax.data.labels import Labels, MultiHot, read_class_names
+from vit_jax.data.list_lines import COLUMNS, Columns, Lines, csv_lines, jsonl_lines
 from vit_jax.data.tables import Table, Texts, is_remote, join
 from vit_jax.errors import UserError
 
@@ -79,7 +69,8 @@ def _open_list(request: Request, read: Callable[[str], Lines]) -> Collection:
     _check_splits_apart(columns)
     rows, splits = _select(columns, request)
     root = os.path.dirname(path)
-    _check_images(columns, rows, root)
+    if not request.lenient:
+        _check_images(columns, rows, root)
     labels, class_names = _labels(columns, rows, request)
     paths = Texts(columns.images[row] for row in rows.tolist())
     return Collection(Table(root=root, paths=paths), labels, splits, class_names)
@@ -112,13 +103,7 @@ def _select(
     rows: list[np.ndarray] = []
     splits: dict[str, tuple[int, int]] = {}
     end = 0
-    for asked in request.splits:
-        name = find_split(asked, list(columns.split_names))
-        if name is None:
-            raise UserError(
-                f"{columns.path} has no split {asked!r}; it has "
-                f"{', '.join(sorted(columns.split_names))}"
-            )
+    for asked, name in request.find_splits(columns.split_names, columns.path).items():
         rows.append(np.flatnonzero(split == columns.split_names[name]))
         splits[asked] = (end, end + len(rows[-1]))
         end += len(rows[-1])
@@ -145,19 +130,19 @@ def _labels(
     ends = np.array(columns.ends)
     starts = np.concatenate([[0], ends[:-1]])
     class_names = _class_names(columns, starts, ends, request)
-    table = _code_ids(columns, class_names)
+    table = text_ids(list(columns.texts), class_names)
     counts = (ends - starts)[rows]
     offsets = np.concatenate([[0], np.cumsum(counts)])
     # Index of each wanted code: its rank within its row after the row's start.
     place = np.repeat(starts[rows] - offsets[:-1], counts) + np.arange(offsets[-1])
     codes = np.array(columns.codes, np.int64)[place]
     ids = table[codes]
-    if ids.size and ids.min() < 0:
+    if ids.size and ids.min() < 0 and not request.lenient:
         first = int(np.flatnonzero(ids < 0)[0])
         row = int(rows[np.searchsorted(offsets, first, side="right") - 1])
         text = list(columns.texts)[codes[first]]
         where = f"{columns.path}:{columns.lines[row]}"
-        raise _unknown_label(text, where, class_names)
+        raise unknown_label(text, where, class_names)
     if columns.kind == "label":
         return ids, class_names
     num_classes = len(class_names) if class_names else int(table.max(initial=-1)) + 1
@@ -183,36 +168,4 @@ def _class_names(
     train = np.array(columns.split) == columns.split_names["train"]
     codes = np.array(columns.codes, np.int64)[np.repeat(train, ends - starts)]
     texts = list(columns.texts)
-    present = {texts[code] for code in np.unique(codes)}
-    if all(map(is_whole, present)):
-        return None
-    return sort_names(present)
-
-
-def _code_ids(columns: Columns, class_names: tuple[str, ...] | None) -> np.ndarray:
-    """Returns the class id of each text in `columns.texts`, -1 for an unknown class."""
-    ids = class_ids(class_names or ())
-    limit = len(ids) if class_names is not None else 2**31
-    table = np.full(len(columns.texts), -1, np.int32)
-    for text, code in columns.texts.items():
-        if text in ids:
-            table[code] = ids[text]
-        elif text.isdecimal() and int(text) < limit:
-            table[code] = int(text)
-    return table
-
-
-def _unknown_label(
-    text: str, where: str, class_names: tuple[str, ...] | None
-) -> UserError:
-    if class_names is None:
-        return UserError(
-            f"{where} has the label {text!r} where the training split has whole "
-            "numbers; give a whole number from 0 on"
-        )
-    if is_whole(text):
-        return UserError(
-            f"{where} has the label {text}, which is no class id; the training split "
-            f"has {len(class_names)} classes, 0 to {len(class_names) - 1}"
-        )
-    return unknown_class(text, where, class_ids(class_names))
+    return train_names({texts[code] for code in np.unique(codes)})

@@ -5,13 +5,15 @@ NAME may name a configuration, as in `tfds:cifar10_corrupted/fog_1`. Nothing is 
 downloaded or prepared here: the data set's folder must lie below `data_dir`,
 `$TFDS_DATA_DIR` or `~/tensorflow_datasets`. The features `image` and `label`, or those
 that the options `@image=...;label=...` name, are read. TFRecord shards become a table
-of byte ranges; ArrayRecord shards are read through their library.
+of byte ranges; ArrayRecord shards are read through their library. Either are gone
+through once, see `shard_store`.
 """
 
 import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 from etils import epath
@@ -19,7 +21,9 @@ from etils import epath
 from vit_jax.data import tfrecords
 from vit_jax.data.examples import Collection, Request, Rows
 from vit_jax.data.labels import translate_ids
-from vit_jax.data.splits import find_split
+from vit_jax.data.shard_store import Reader, index_shards
+from vit_jax.data.shards import Found
+from vit_jax.data.sources_shards import numbers, shard_table
 from vit_jax.data.tables import Table
 from vit_jax.errors import UserError, nearest
 
@@ -51,27 +55,22 @@ def open_tfds(request: Request) -> Collection:
         raise UserError(
             f"the feature {image!r} of {what} is no image; say which is: @image=..."
         )
-    shards: list[Shard] = []
+    shards: list[PreparedShard] = []
     splits: dict[str, tuple[int, int]] = {}
     end = 0
-    for asked in request.splits:
-        split = find_split(asked, list(info.splits))
-        if split is None:
-            raise UserError(
-                f"{what} has no split {asked!r}; it has {', '.join(info.splits)}"
-            )
+    for asked, split in request.find_splits(list(info.splits), what).items():
         chosen = info.splits[split]
         splits[asked] = (end, end + chosen.num_examples)
         end += chosen.num_examples
         for path, size in zip(chosen.filepaths, chosen.shard_lengths, strict=True):
-            shards.append(Shard(os.fspath(path), size))
+            shards.append(PreparedShard(os.fspath(path), size))
     records, labels = _index(shards, image, label)
     names = getattr(features[label], "names", None)
     labels, class_names = _apply_names(labels, names, request, what)
     return Collection(records, labels, splits, class_names)
 
 
-class Shard(NamedTuple):
+class PreparedShard(NamedTuple):
     """A file of records, and how many it must hold."""
 
     path: str
@@ -115,27 +114,86 @@ def _folder_names(folder: epath.Path) -> list[str]:
     return sorted(child.name for child in folder.iterdir() if child.is_dir())
 
 
+def prepared_reader(paths: Sequence[str], image: str, label: str) -> Reader:
+    """Returns what goes through the shards of a prepared data set.
+
+    Raises:
+      UserError: Shards of another format.
+    """
+    if all(".tfrecord-" in path for path in paths):
+        return tfrecords.TFRecordReader(image, label)
+    if all(".array_record-" in path for path in paths):
+        return ArrayRecordReader(label)
+    raise UserError(
+        f"{paths[0]} is neither a TFRecord nor an ArrayRecord file; prepare the "
+        "data set again with --file_format=tfrecord"
+    )
+
+
 def _index(
-    shards: list[Shard], image: str, label: str
+    shards: list[PreparedShard], image: str, label: str
 ) -> "tuple[Table | ArrayRecordExamples, np.ndarray]":
     paths = [shard.path for shard in shards]
-    if all(".tfrecord-" in path for path in paths):
-        table, labels, counts = tfrecords.index_examples(paths, image, label)
-    elif all(".array_record-" in path for path in paths):
-        table = ArrayRecordExamples(paths, image)
-        labels, counts = table.labels(label), table.counts()
-    else:
-        raise UserError(
-            f"{paths[0]} is neither a TFRecord nor an ArrayRecord file; prepare the "
-            "data set again with --file_format=tfrecord"
-        )
-    for shard, count in zip(shards, counts, strict=True):
-        if count != shard.size:
+    reader = prepared_reader(paths, image, label)
+    index = index_shards(paths, reader)
+    for shard, indexed in zip(shards, index.shards, strict=True):
+        if indexed.rows != shard.size:
             raise UserError(
-                f"{shard.path} holds {count} examples where the data set's information "
-                f"says {shard.size}; copy or prepare it again"
+                f"{shard.path} holds {indexed.rows} examples where the data set's "
+                f"information says {shard.size}; copy or prepare it again"
             )
-    return table, labels
+        if indexed.kind not in ("ids", "targets"):
+            raise UserError(
+                f"the feature {label!r} in {shard.path} holds texts; name one that "
+                "holds a number: @label=..."
+            )
+    if isinstance(reader, ArrayRecordReader):
+        return ArrayRecordExamples(paths, image), numbers(index)
+    return shard_table(index), numbers(index)
+
+
+class ArrayRecordReader(NamedTuple):
+    """Goes through an ArrayRecord file, as a `shard_store.Reader`.
+
+    Attributes:
+      label: Name of the feature that holds one number.
+    """
+
+    label: str
+
+    @property
+    def name(self) -> str:
+        """Name of the index files."""
+        return f"array_record {quote(self.label, safe='')}"
+
+    def __call__(self, path: str) -> Iterator[Found]:
+        """Yields the number of each record, and its label.
+
+        Raises:
+          UserError: No library to read the file with, or an example without exactly
+            one label.
+        """
+        for number, record in enumerate(open_array_record(path)):
+            example = tfrecords.Example(record, 0, len(record), f"{path}#{number}")
+            yield Found(number, 0, example.label(self.label))
+
+
+def open_array_record(path: str) -> Any:
+    """Opens a file as a sequence of records.
+
+    Raises:
+      UserError: The library is not installed.
+    """
+    try:
+        # Lazily, as its wheels do not exist for every platform.
+        from array_record.python import array_record_data_source
+    except ImportError as err:
+        raise UserError(
+            f"{path} is an ArrayRecord file, which needs the package array-record: "
+            "run 'pip install array-record', or prepare the data set again with "
+            "--file_format=tfrecord"
+        ) from err
+    return array_record_data_source.ArrayRecordDataSource([path])
 
 
 class ArrayRecordExamples:
@@ -149,18 +207,10 @@ class ArrayRecordExamples:
     encoded = True
 
     def __init__(self, paths: Sequence[str], image: str):
-        # Lazily, as its wheels do not exist for every platform.
-        from array_record.python import array_record_data_source
-
         self.paths = list(paths)
         self.image = image
-        open_files = array_record_data_source.ArrayRecordDataSource
-        self._files = [open_files([path]) for path in self.paths]
-        self._ends = np.cumsum(self.counts())
-
-    def counts(self) -> list[int]:
-        """Returns the number of examples in each file."""
-        return [len(file) for file in self._files]
+        self._files = [open_array_record(path) for path in self.paths]
+        self._ends = np.cumsum([len(file) for file in self._files])
 
     def read(self, rows: Rows) -> list[bytes]:
         """Returns the encoded images of `rows`."""
@@ -173,13 +223,6 @@ class ArrayRecordExamples:
     def names(self, rows: Rows) -> list[str]:
         """Returns `FILE#RECORD` for each row."""
         return [f"{self.paths[file]}#{record}" for file, record in self._places(rows)]
-
-    def labels(self, label: str) -> np.ndarray:
-        """Reads every example and returns its label."""
-        rows = np.arange(self._ends[-1])
-        return tfrecords.stack_labels(
-            example.label(label) for _, example in self._examples(rows)
-        )
 
     def _examples(self, rows: Rows) -> Iterator[tuple[bytes, tfrecords.Example]]:
         for (file, number), name in zip(

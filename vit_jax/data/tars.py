@@ -173,9 +173,7 @@ def _add(group: dict[str, Member], extension: str, member: Member, path: str) ->
     group[kind] = member
 
 
-def _examples(
-    buffer: Buffer, group: dict[str, Member], path: str
-) -> Iterator[Found]:
+def _examples(buffer: Buffer, group: dict[str, Member], path: str) -> Iterator[Found]:
     """Yields the example of the files with one key, if there is one."""
     image = group.get("image")
     label = group.get("cls") or group.get("json")

@@ -111,12 +111,13 @@ def train(run: Run, should_stop: Callable[[], bool]) -> tuple[TrainState, bool]:
     Raises:
       UserError: The loss or the gradient is not finite; the last good checkpoint
         stays, and none is written after it.
+
+    An evaluation that is due where the run starts and is not in its metrics comes
+    first; so a run of no updates is an evaluation.
     """
     state, schedule = run.state, run.schedule
     step, stopped = int(state.step), False
-    if step >= schedule.total:
-        _evaluate(run.evaluations, state, step, run.writer)
-        return state, False
+    _evaluate(run, state, step, _due_evaluations(run, step, missing=True))
     progress, window = Progress(step, schedule.total), _Window()
     while step < schedule.total and not stopped:
         with jax.transfer_guard("disallow"):
@@ -136,18 +137,15 @@ def train(run: Run, should_stop: Callable[[], bool]) -> tuple[TrainState, bool]:
                 _log(run, progress, step, values, rate)
 
         with window.clock:
-            due = {
-                name: evaluation
-                for name, evaluation in run.evaluations.items()
-                if last or _due(step, evaluation.every)
-            }
+            # Who is told to stop may have seconds: the evaluation is made up for later.
+            due = {} if stopped else _due_evaluations(run, step)
             if due:
                 progress.clear()
-                _evaluate(due, state, step, run.writer)
+                _evaluate(run, state, step, due)
             if saves:
                 run.checkpoints.save(step, state)
     progress.clear()
-    return state, step < schedule.total
+    return state, stopped
 
 
 class _Window:
@@ -181,18 +179,28 @@ def _log(
 
 
 def _due(step: int, every: int | None) -> bool:
-    return every is not None and every > 0 and step % every == 0
+    return bool(every) and step > 0 and step % every == 0
+
+
+def _due_evaluations(
+    run: Run, step: int, missing: bool = False
+) -> dict[str, Evaluation]:
+    """Returns the evaluators that run after a step, or those that should have."""
+    done = run.writer.restored if missing else {}
+    return {
+        name: evaluation
+        for name, evaluation in run.evaluations.items()
+        if (step == run.schedule.total or _due(step, evaluation.every))
+        and not any(metric.startswith(f"{name}/") for metric in done)
+    }
 
 
 def _evaluate(
-    evaluations: Mapping[str, Evaluation],
-    state: TrainState,
-    step: int,
-    writer: MetricWriter,
+    run: Run, state: TrainState, step: int, evaluations: Mapping[str, Evaluation]
 ) -> None:
     for evaluation in evaluations.values():
         results = dict(evaluation.run(state))
-        writer.write(step, results)
+        run.writer.write(step, results)
         shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
         logging.info("step %d  %s", step, shown)
 
