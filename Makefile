@@ -4,6 +4,7 @@
 #   make train           train the quickstart config
 #   make test            everything that must hold before a commit
 #   make test-reference  compare with timm and transformers (needs torch)
+#   make test-prepare    the tests of preparing data that need Apache Beam
 #   make test-machine    tests that need a GPU, a TPU or a prepared data set
 #   make format          let ruff rewrite the files
 #   make lock            renew requirements.lock
@@ -14,12 +15,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 REFERENCE_BIN := .venv-reference/bin
+PREPARE_BIN := .venv-prepare/bin
 PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check \
 	--constraint requirements.lock
 SOURCES := vit_jax configs launch tests setup.py
 
 .DELETE_ON_ERROR:
-.PHONY: train test test-reference test-machine format lock clean check-python
+.PHONY: train test test-reference test-prepare test-machine format lock clean check-python
 
 train: .venv/.train
 	$(BIN)/python -m vit_jax.main --config=configs/quickstart.py \
@@ -36,6 +38,10 @@ test: .venv/.dev
 
 test-reference: .venv-reference/.reference
 	$(REFERENCE_BIN)/python -m pytest -m "reference"
+
+test-prepare: .venv-prepare/.prepare
+	$(PREPARE_BIN)/python -m pytest tests/data/test_prepare_beam.py \
+	  tests/data/test_duplicates.py
 
 # JAX takes the accelerator only if told: make test-machine JAX_PLATFORMS=cuda
 test-machine: .venv/.dev
@@ -54,7 +60,7 @@ lock: .venv/.dev
 	mv requirements.lock.new requirements.lock
 
 clean:
-	rm -rf .venv .venv-reference .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .venv .venv-reference .venv-prepare .pytest_cache .ruff_cache build *.egg-info
 
 check-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -63,7 +69,7 @@ check-python:
 	    "name one with: make PYTHON=python3.11 ..." >&2; \
 	  exit 1; }
 
-.venv/bin/python .venv-reference/bin/python: | check-python
+.venv/bin/python .venv-reference/bin/python .venv-prepare/bin/python: | check-python
 	$(PYTHON) -m venv $(@:/bin/python=)
 
 .venv/.train: setup.py requirements.lock | .venv/bin/python
@@ -76,4 +82,10 @@ check-python:
 
 .venv-reference/.reference: setup.py requirements.lock | .venv-reference/bin/python
 	$(REFERENCE_BIN)/python $(PIP_INSTALL) --editable ".[dev,reference]"
+	touch $@
+
+# Without the lock: Beam takes Pillow, protobuf and pyarrow below what is written there.
+.venv-prepare/.prepare: setup.py | .venv-prepare/bin/python
+	$(PREPARE_BIN)/python -m pip install --quiet --quiet \
+	  --disable-pip-version-check --editable ".[dev,prepare]"
 	touch $@

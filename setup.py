@@ -24,7 +24,10 @@ setup(
     license_files=["LICENSE", "NOTICE"],
     python_requires=">=3.11",
     packages=find_packages(include=["vit_jax", "vit_jax.*"]),
-    package_data={"vit_jax.data": ["bundled/**/*"]},
+    package_data={
+        "vit_jax.data": ["bundled/**/*"],
+        "vit_jax.data.imagenet": ["*.gz", "LICENSE.*"],
+    },
     # Lower bounds: the oldest release that the tests run on. Upper bounds: the next
     # release that may take an API away. requirements.lock has the exact versions.
     install_requires=[
@@ -60,6 +63,9 @@ setup(
             "scikit-image",
             "uv",
         ],
+        # Raw archives to shards. Beam asks for older releases than the lock has, so it
+        # goes into an environment of its own: make test-prepare does.
+        "prepare": ["apache-beam==2.77.0", "imagehash==4.3.2"],
         # The independent implementations that our logits are compared with.
         "reference": ["torch==2.13.0", "timm==1.0.31", "transformers==5.24.0"],
     },

@@ -21,7 +21,7 @@ def get_config(arg: str = "") -> ConfigDict:
 
     config = ConfigDict()
     config.seed = 0
-    config.total_steps = 3000
+    config.total_steps = 4000
 
     config.data = ConfigDict()
     config.data.dataset = "bundled:mnist"
@@ -32,10 +32,10 @@ def get_config(arg: str = "") -> ConfigDict:
 
     config.model = ConfigDict()
     config.model.name = "ViT-Ti/7"  # 4 x 4 patches of 7 x 7 pixels,
-    config.model.width = 64  # but a third as wide
+    config.model.width = 64  # a third as wide
     config.model.depth = 4  # and a third as deep as ViT-Ti.
-    config.model.num_heads = 4
-    config.model.mlp_dim = 256
+    config.model.num_heads = 2
+    config.model.mlp_dim = 128
     config.model.preset = "google-vit"
     config.model.num_classes = 10
     config.model.dtype = "float32"
@@ -44,12 +44,11 @@ def get_config(arg: str = "") -> ConfigDict:
 
     config.optimizer = ConfigDict()
     config.optimizer.name = "adamw"
-    config.optimizer.lr = 2e-3
+    config.optimizer.lr = 4e-3
     config.optimizer.schedule = "cosine"
     config.optimizer.warmup_steps = 200
-    config.optimizer.weight_decay = 0.05
+    config.optimizer.weight_decay = 0.3
     config.optimizer.clip_norm = 1.0
-    config.optimizer.ema_decay = None
 
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
 

@@ -129,6 +129,20 @@ def test_train_and_predict_from_another_folder(tmp_path: pathlib.Path):
         cwd=tmp_path,
     )
     assert json.stdout.startswith('{"image": "a.png", "predictions": [{"class": ')
+    timed = subprocess.run(
+        [
+            *(sys.executable, "-X", "importtime", "-m", "vit_jax.predict"),
+            *("--checkpoint=runs/a", "a.png"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.split("|")[-1].strip() for line in timed.stderr.splitlines()}
+    assert "jax" in imported
+    assert not any(name.split(".")[0] == "tensorflow" for name in imported)
     for arguments, message in [
         (["--checkpoint=runs/b", "a.png"], "no directory"),
         (["--checkpoint=runs", "a.png"], "has no checkpoint.json"),

@@ -8,6 +8,7 @@ that a resumed run writes the very same numbers.
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -143,7 +144,11 @@ class Progress:
         now = time.monotonic()
         if self._live and not self._silent and now - self._shown > 0.2:
             self._shown = now
-            sys.stderr.write(f"\r\033[K{self._line(step)}")
+            filled = round(20 * step / max(self._total, 1))
+            bar = "█" * filled + "░" * (20 - filled)
+            # A line that wraps could not be written over.
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r\033[K{f'{bar} {self._line(step)}'[:width]}")
             sys.stderr.flush()
 
     def clear(self) -> None:
@@ -157,10 +162,8 @@ class Progress:
         left = self._total - step
         seconds = (time.monotonic() - self._start) / max(done, 1) * left
         percent = 100 * step / max(self._total, 1)
-        return (
-            f"{percent:5.1f} %  step {step:,}/{self._total:,}  {self._metrics}  "
-            f"ETA {duration(seconds)}"
-        )
+        parts = [f"{percent:5.1f} %", f"step {step:,}/{self._total:,}", self._metrics]
+        return "  ".join([*filter(None, parts), f"ETA {duration(seconds)}"])
 
 
 def duration(seconds: float) -> str:

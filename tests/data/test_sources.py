@@ -142,7 +142,9 @@ def test_mnist_splits_partition_and_join():
     both = open_source("bundled:mnist", "test+train[:3]")
     assert both.labels[-3:].tolist() == [5, 0, 4]
     np.testing.assert_array_equal(both.read(rows(10_000)), head.read(rows(0)))
-    with pytest.raises(UserError, match="bundled:mnist has no split .validation.; it has test"):
+    with pytest.raises(
+        UserError, match="bundled:mnist has no split .validation.; it has test"
+    ):
         open_source("bundled:mnist", "validation")
 
 
@@ -204,7 +206,7 @@ def test_synthetic_classes_can_be_told_apart_but_images_differ():
         ("synthetic:x", "train", "the number of classes of synthetic: is 'x'"),
         ("synthetic:0", "train", "whole number from 1 on"),
         ("synthetic:3@size=0", "train", "size of synthetic: is '0'"),
-        ("synthetic:3", "minival", "unknown split of synthetic: 'minival'"),
+        ("synthetic:3", "minival", "synthetic: has no split 'minival'; it has test"),
     ],
 )
 def test_impossible_synthetic_sets_are_refused(dataset: str, split: str, words: str):

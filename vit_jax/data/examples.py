@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.labels import Labels, MultiHot
+from vit_jax.data.order import Mixture
 from vit_jax.data.splits import find_split
 from vit_jax.errors import UserError
 
@@ -110,6 +111,9 @@ class Source:
       class_names: Name of each class id, None where classes have no names.
       encoded: Whether images are encoded files and not pixels.
       description: Data set and split, for messages.
+      mixture: How training draws from the parts of a mixture, None for a single source.
+      broken: Rows that were found to be broken, with the reason; filled by training
+        that skips errors.
     """
 
     def __init__(
@@ -117,7 +121,10 @@ class Source:
         collection: Collection,
         ranges: Sequence[tuple[int, int]],
         description: str,
+        mixture: Mixture | None = None,
     ):
+        self.mixture = mixture
+        self.broken: dict[int, str] = {}
         self.class_names = collection.class_names
         self.encoded = collection.records.encoded
         self.description = description

@@ -9,7 +9,7 @@ anything is compiled.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -18,8 +18,10 @@ from jax.sharding import Mesh
 
 from vit_jax import sharding
 from vit_jax.data import mixing, pipeline, transfer
+from vit_jax.data.mixtures import open_mixture
 from vit_jax.data.preprocess import check_ops
 from vit_jax.data.sources import Source, check_source, open_source, present_classes
+from vit_jax.errors import UserError
 
 Batch = dict[str, Any]
 
@@ -58,8 +60,9 @@ class TrainFeed:
 
 def open_train(  # noqa: PLR0913 - the arguments are a section of the config
     *,
-    dataset: str,
-    split: str,
+    dataset: str | None = None,
+    split: str | None = None,
+    mixture: Mapping[str, Mapping[str, Any]] | None = None,
     batch_size: int,
     ops: str,
     mesh: Mesh,
@@ -69,12 +72,16 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
     data_dir: str | None = None,
     prefetch: int = 2,
     num_parallel: int | None = None,
+    skip_errors: bool = False,
 ) -> TrainFeed:
     """Opens the training data.
 
     Args:
       dataset: A DATASET, see README.md.
       split: Such as `train[:99%]`.
+      mixture: Instead of both, several of them: name to `dataset`, `split` and
+        `weight`; see `mixtures`. An epoch of the config is then as many examples as
+        all parts hold together.
       batch_size: Images a step over all devices.
       ops: The preprocessing, such as `decode|inception_crop(224)|flip_lr`.
       mesh: The device mesh.
@@ -84,14 +91,21 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
       data_dir: Where prepared TensorFlow Datasets lie.
       prefetch: Batches kept ready in the host's memory.
       num_parallel: Images preprocessed at a time; None leaves it to tf.data.
+      skip_errors: Whether other images stand in for broken ones, which the log names
+        and counts; else a broken image ends the run.
 
     Raises:
       UserError: Whatever is wrong with the data, the ops or the batch size.
     """
     check_ops(ops)
     sharding.check_batch_size(batch_size, mesh, "config.data.batch_size")
-    source = open_source(dataset, split, data_dir=data_dir)
-    check_source(source, batch_size=batch_size, num_classes=num_classes)
+    source = _open_training(dataset, split, mixture, data_dir)
+    check_source(
+        source,
+        batch_size=batch_size,
+        num_classes=num_classes,
+        decode=not skip_errors,
+    )
     mix = None
     if mixup:
         mix = functools.partial(mixing.mixup, p=mixup, num_classes=num_classes)
@@ -107,9 +121,34 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
             prefetch=prefetch,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
+            skip_errors=skip_errors,
         )
 
     return TrainFeed(source, batch_size, ops, mesh, host_batches, mix)
+
+
+def _open_training(
+    dataset: str | None,
+    split: str | None,
+    mixture: Mapping[str, Mapping[str, Any]] | None,
+    data_dir: str | None,
+) -> Source:
+    given = {"dataset": dataset, "split": split}
+    if mixture is not None:
+        for name, value in given.items():
+            if value is not None:
+                raise UserError(
+                    f"config.data has a mixture and {name}={value!r}; set one of them "
+                    "to None"
+                )
+        return open_mixture(mixture, data_dir)
+    if dataset is not None and split is not None:
+        return open_source(dataset, split, data_dir=data_dir)
+    missing = next(name for name, value in given.items() if value is None)
+    raise UserError(
+        f"config.data.{missing} is missing; set it in the config file or with "
+        f"--config.data.{missing}=VALUE"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

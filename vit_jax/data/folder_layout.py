@@ -80,7 +80,8 @@ def list_examples(tree: Tree, request: Request) -> Listing:
             if not images and split == "train":
                 raise _empty_class(tree, split_folders[split], name)
             if images and name not in ids and not request.lenient:
-                raise unknown_class(name, f"split {split!r} of {tree.name}", ids)
+                where = f"split {split!r} of {tree.name}"
+                raise unknown_class(name, where, class_ids(names))
             paths.extend(images)
             labels.append(np.full(len(images), ids.get(name, -1), np.int32))
         if len(paths) == start:

@@ -63,7 +63,9 @@ def find_candidates(
 def _bands(hashes: np.ndarray) -> list[np.ndarray]:
     """Cuts hashes into numbers of 16 bits."""
     shifts = np.arange(NUM_BANDS, dtype=np.uint64) * np.uint64(BAND_BITS)
-    return [((hashes >> shift) & np.uint64(0xFFFF)).astype(np.int64) for shift in shifts]
+    return [
+        ((hashes >> shift) & np.uint64(0xFFFF)).astype(np.int64) for shift in shifts
+    ]
 
 
 def _index(band: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,17 +3,23 @@
 
 Which examples a batch holds is told in `order`. One Python call a batch looks them up
 and reads them; decoding and the ops run for each example on all cores, in order.
+
+An image that cannot be read, decoded or preprocessed ends the iteration with an error
+that names it. Training that skips errors notes its row instead, says so in the log, and
+starts again at the batch that failed, with the row that `order` puts in its place.
 """
 
 import atexit
+import concurrent.futures
 import dataclasses
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from absl import logging
 
-from vit_jax.data.examples import Source
+from vit_jax.data.examples import Rows, Source
 from vit_jax.data.labels import MultiHot
 from vit_jax.data.order import Plan, batch_rows
 from vit_jax.data.pixels import decode_image
@@ -38,6 +44,7 @@ def train_batches(  # noqa: PLR0913 (a section of the config is this signature)
     prefetch: int = 2,
     process_index: int = 0,
     process_count: int = 1,
+    skip_errors: bool = False,
 ) -> "Batches":
     """Yields this process's part of the batches from step `start_step` on.
 
@@ -51,6 +58,8 @@ def train_batches(  # noqa: PLR0913 (a section of the config is this signature)
       prefetch: Batches held ready on the host.
       process_index: Number of this process.
       process_count: Number of processes.
+      skip_errors: Whether other images stand in for broken ones; else a broken image is
+        an error.
 
     Returns:
       An endless iterator of dictionaries: what `ops` leaves of `image` and `label`
@@ -65,9 +74,13 @@ def train_batches(  # noqa: PLR0913 (a section of the config is this signature)
             f"batch_size {batch_size} is not a positive multiple of {process_count} "
             f"processes; use for example {_next_multiple(batch_size, process_count)}"
         )
-    plan = Plan(len(source), batch_size, process_index, process_count, seed)
-    steps = (start_step, FOREVER)
-    return Batches(source, ops, plan, steps, Threads(num_parallel, prefetch))
+    plan = Plan(
+        len(source), batch_size, process_index, process_count, seed, source.mixture
+    )
+    if plan.size:
+        plan.rows(start_step)  # finds a wrong seed here and not in a thread
+    threads = Threads(num_parallel, prefetch)
+    return Batches(source, ops, plan, (start_step, FOREVER), threads, skip_errors)
 
 
 def eval_batches(
@@ -137,6 +150,7 @@ class Batches(Iterator[Batch]):
         plan: Plan,
         steps: tuple[int, int],
         threads: Threads,
+        skip_errors: bool = False,
     ):
         if plan.size == 0:
             raise UserError(f"{source.description} has no example; use a wider split")
@@ -147,25 +161,54 @@ class Batches(Iterator[Batch]):
         self._plan = plan
         self._preprocess = build_preprocess(ops)
         self._step = steps[0]
-        dataset = _build_dataset(source, self._preprocess, plan, steps, threads)
-        self._iterator: Iterator[Batch] | None = dataset.as_numpy_iterator()
+        self._skip_errors = skip_errors
+        # Batch 0 of the dataset is this step; skipping moves it.
+        self._first = steps[0]
+        self._dataset = _build_dataset(
+            source,
+            self._preprocess,
+            plan,
+            threads,
+            steps[1] - steps[0],
+            lambda number: self._read(self._first + number),
+        )
+        self._iterator: Iterator[Batch] | None = self._dataset.as_numpy_iterator()
         _OPEN.add(self)
 
     def __next__(self) -> Batch:
         import tensorflow as tf
 
-        if self._iterator is None:
-            raise StopIteration
-        try:
-            batch = next(self._iterator)
-        except tf.errors.OpError as err:
-            culprit = self._find_culprit()
-            self.close()
-            raise culprit or err from err
+        batch = None
+        while batch is None:
+            if self._iterator is None:
+                raise StopIteration
+            try:
+                batch = next(self._iterator)
+            except tf.errors.OpError as err:
+                broken = self._find_broken()
+                if not (self._skip_errors and broken):
+                    self.close()
+                    raise (next(iter(broken.values())) if broken else err) from err
+                self._skip(broken)
         if self._plan.seed is None:
             batch["mask"] = self._plan.mask(self._step)
         self._step += 1
         return batch
+
+    def _skip(self, broken: dict[int, UserError]) -> None:
+        """Notes rows as broken, and starts again at the batch that failed."""
+        for row, err in broken.items():
+            self._source.broken[row] = str(err)
+            logging.warning(
+                "skipped %s (%d skipped so far)", err, len(self._source.broken)
+            )
+        self._first = self._step
+        self._iterator = self._dataset.as_numpy_iterator()
+
+    def _read(self, step: int) -> Batch:
+        """Reads the examples of a step, not yet decoded."""
+        rows = self._plan.rows(step, self._source.broken)
+        return read_examples(self._source, rows, self._plan.seeds(step))
 
     def close(self) -> None:
         """Ends the threads; the iterator is exhausted from then on."""
@@ -177,25 +220,53 @@ class Batches(Iterator[Batch]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _find_culprit(self) -> UserError | None:
-        """Repeats the batch that failed, example by example, and names the culprit."""
+    def _find_broken(self) -> dict[int, UserError]:
+        """Repeats the batch that failed, example by example, to find the culprits.
+
+        Returns:
+          What is wrong, by row. With the first look at images alone, then at the ops.
+        """
+        rows = self._plan.rows(self._step, self._source.broken)
+        places = range(len(rows))
+        seeds = self._plan.seeds(self._step)
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            reasons = list(threads.map(self._try_image, rows.tolist()))
+        if not any(reasons):
+            reasons = [self._try_ops(rows[p : p + 1], seeds[p : p + 1]) for p in places]
+        return {
+            int(row): reason
+            for row, reason in zip(rows, reasons, strict=True)
+            if reason is not None
+        }
+
+    def _try_image(self, row: int) -> UserError | None:
+        rows = np.array([row])
+        name = self._source.names(rows)[0]
+        try:
+            image = self._source.read(rows)[0]
+        except UserError as err:
+            return err
+        try:
+            if self._source.encoded:
+                decode_image(bytes(image))
+        except UserError as err:
+            return UserError(f"{name}: {err}")
+        return None
+
+    def _try_ops(self, rows: Rows, seeds: np.ndarray) -> UserError | None:
         import tensorflow as tf
 
-        rows = self._plan.rows(self._step)
-        batch = _read_batch(self._source, self._plan, self._step)
-        for number, name in enumerate(self._source.names(rows)):
-            example = {key: column[number] for key, column in batch.items()}
-            try:
-                if self._source.encoded:
-                    decode_image(example["image"])
-                self._preprocess({k: tf.constant(v) for k, v in example.items()})
-            except UserError as err:
-                return UserError(f"{name}: {err}")
-            except tf.errors.OpError as err:
-                return UserError(
-                    f"{name}: the ops fail on this image ({err.message}); remove it or "
-                    "change the ops"
-                )
+        batch = read_examples(self._source, rows, seeds)
+        name = self._source.names(rows)[0]
+        try:
+            self._preprocess({k: tf.constant(v[0]) for k, v in batch.items()})
+        except UserError as err:
+            return UserError(f"{name}: {err}")
+        except tf.errors.OpError as err:
+            return UserError(
+                f"{name}: the ops fail on this image ({err.message}); remove it or "
+                "change the ops"
+            )
         return None
 
 
@@ -209,9 +280,8 @@ def _close_all() -> None:
         batches.close()
 
 
-def _read_batch(source: Source, plan: Plan, step: int) -> Batch:
-    """Reads the examples of a step, not yet decoded."""
-    rows = plan.rows(step)
+def read_examples(source: Source, rows: Rows, seeds: np.ndarray) -> Batch:
+    """Reads examples with their labels, names and the seeds of their random ops."""
     images = source.read(rows)
     if source.encoded:
         images = np.array(images, dtype=object)
@@ -219,7 +289,7 @@ def _read_batch(source: Source, plan: Plan, step: int) -> Batch:
     return {
         "image": np.asarray(images),
         "labels" if several else "label": source.labels[rows],
-        "seed": plan.seeds(step),
+        "seed": seeds,
         "name": np.array(source.names(rows), dtype=object),
     }
 
@@ -228,35 +298,39 @@ def _build_dataset(
     source: Source,
     preprocess: Any,
     plan: Plan,
-    steps: tuple[int, int],
     threads: Threads,
+    count: int,
+    read_batch: Callable[[int], Batch],
 ) -> Any:
     """Builds the `tf.data` part: read a batch, take it apart, run the ops, join."""
     import tensorflow as tf
 
-    # The first example shows the keys, types and shapes of all.
-    first = _read_batch(
-        source, dataclasses.replace(plan, batch_size=plan.process_count), 0
-    )
-    types = {
-        key: tf.string if column.dtype == object else tf.as_dtype(column.dtype)
-        for key, column in first.items()
-    }
+    shapes = {"seed": (2,), "name": ()}
+    types = {"seed": tf.int32, "name": tf.string}
+    if source.encoded:
+        shapes["image"], types["image"] = (), tf.string
+    else:
+        shapes["image"] = np.shape(source.read(np.array([0])))[1:]
+        types["image"] = tf.uint8
+    labels = source.labels[np.array([0])]
+    key = "labels" if isinstance(source.labels, MultiHot) else "label"
+    shapes[key], types[key] = labels.shape[1:], tf.as_dtype(labels.dtype)
 
-    def read(step: Any) -> dict[str, Any]:
-        def call(step: np.ndarray) -> list[np.ndarray]:
-            batch = _read_batch(source, plan, int(step))
+    def read(number: Any) -> dict[str, Any]:
+        def call(number: Any) -> list[np.ndarray]:
+            batch = read_batch(int(number))
             return [batch[key] for key in types]
 
-        columns = tf.numpy_function(call, [step], list(types.values()))
+        columns = tf.numpy_function(call, [number], list(types.values()))
         for key, column in zip(types, columns, strict=True):
-            column.set_shape((plan.local_size, *first[key].shape[1:]))
+            column.set_shape((plan.local_size, *shapes[key]))
         return dict(zip(types, columns, strict=True))
 
-    # Ops are traced as they are: AutoGraph would wrap their errors in its own.
+    # Traced as they are: AutoGraph would wrap the errors of ops in its own.
+    read = tf.autograph.experimental.do_not_convert(read)
     run_ops = tf.autograph.experimental.do_not_convert(preprocess)
     parallel = threads.num_parallel or tf.data.AUTOTUNE
-    dataset = tf.data.Dataset.range(*steps).map(read).prefetch(1).unbatch()
+    dataset = tf.data.Dataset.range(count).map(read).prefetch(1).unbatch()
     dataset = dataset.map(run_ops, num_parallel_calls=parallel, deterministic=True)
     dataset = dataset.batch(plan.local_size, drop_remainder=True)
     options = tf.data.Options()

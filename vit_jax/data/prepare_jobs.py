@@ -22,7 +22,7 @@ from vit_jax.errors import UserError
 INSTALL = (
     "it needs Apache Beam, which is not installed; it goes into an environment of its "
     "own, as it asks for older libraries than training does: python -m venv "
-    ".venv-prepare && .venv-prepare/bin/pip install 'vit_jax[prepare]'"
+    ".venv-prepare && .venv-prepare/bin/pip install '.[prepare]'"
 )
 
 Job = Callable[[int], None]

@@ -135,7 +135,8 @@ def example_keys(source: Source) -> list[str]:
       UserError: Two examples of the same name, or a source without files.
     """
     table = table_of(source)
-    names = [_own_name(table, row) for row in source.locate(np.arange(len(source)))]
+    rows = source.locate(np.arange(len(source))).tolist()
+    names = [_own_name(table, row) for row in rows]
     stems = [_clean(os.path.splitext(name)[0]) for name in names]
     shared = {key for key, n in collections.Counter(stems).items() if n > 1}
     keys = [

@@ -96,7 +96,8 @@ class Shards:
         )
 
 
-EMPTY = Shards((), **{name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()})
+_NONE = (np.zeros(0, dtype) for dtype in COLUMNS.values())
+EMPTY = Shards((), next(_NONE), next(_NONE), next(_NONE), next(_NONE))
 
 
 def join(parts: Sequence[Shards]) -> Shards:

@@ -13,10 +13,16 @@ from flax import linen as nn
 
 from vit_jax.errors import UserError, unknown
 from vit_jax.models import catalog, presets
+from vit_jax.models.bit import BiT
+from vit_jax.models.hybrid import Hybrid
+from vit_jax.models.mixer import Mixer
 from vit_jax.models.vit import ViT
 
 FAMILIES: Mapping[str, type[nn.Module]] = {
     "vit": ViT,
+    "hybrid": Hybrid,
+    "bit": BiT,
+    "mixer": Mixer,
 }
 
 
@@ -26,7 +32,8 @@ def build_model(
     """Builds a model: the row of its name, then the preset, then the overrides.
 
     Args:
-      name: Such as "ViT-B/16"; see `list_models`. A ViT takes any patch size.
+      name: Such as "ViT-B/16"; see `list_models`. A ViT or Mixer takes any patch
+        size.
       num_classes: Number of logits; 0 gives features.
       preset: Key of `presets.PRESETS`; None takes that of the row.
       **overrides: Fields of the family, such as `depth=4`, `pool="mean"` or

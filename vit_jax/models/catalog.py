@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The zoo as a table: name, family, sizes, parameter count, preset, paper tables.
 
-Any patch size goes with a ViT size ("ViT-B/20"); the rows are the models whose count
-is published or that other code offers. Nothing here is computed but the lookup.
+Any patch size goes with a ViT or Mixer size ("ViT-B/20"); the rows are the models whose
+count is published or that other code offers. Nothing here is computed but the lookup.
 """
 
 import dataclasses
@@ -28,6 +28,23 @@ VIT_SIZES: Mapping[str, Mapping[str, int]] = {
     "G": {"width": 1664, "depth": 48, "mlp_dim": 8192, "num_heads": 16},
     "G-opt": {"width": 1536, "depth": 48, "mlp_dim": 8192, "num_heads": 16},
     "e": {"width": 1792, "depth": 56, "mlp_dim": 15360, "num_heads": 16},
+}
+
+# Units of the stages of a ResNet, by its depth (arXiv:1512.03385, arXiv:1912.11370).
+RESNET_STAGES: Mapping[int, tuple[int, ...]] = {
+    26: (2, 2, 2, 2),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+}
+
+# Table 1 of arXiv:2105.01601.
+MIXER_SIZES: Mapping[str, Mapping[str, int]] = {
+    "S": {"width": 512, "depth": 8, "token_mlp_dim": 256, "mlp_dim": 2048},
+    "B": {"width": 768, "depth": 12, "token_mlp_dim": 384, "mlp_dim": 3072},
+    "L": {"width": 1024, "depth": 24, "token_mlp_dim": 512, "mlp_dim": 4096},
+    "H": {"width": 1280, "depth": 32, "token_mlp_dim": 640, "mlp_dim": 5120},
 }
 
 GOOGLE = "google-research/vision_transformer, models_test.py"
@@ -73,6 +90,39 @@ def _vit(
     return Variant(name, "vit", fields, parameters, source, tables)
 
 
+def _hybrid(
+    resnet: str,
+    stages: tuple[int, ...],
+    vit: str,
+    parameters: int,
+    source: str = DERIVED,
+    tables: tuple[int, ...] = (),
+    patch_size: int = 1,
+) -> Variant:
+    size, _ = vit.split("/")
+    fields = {**VIT_SIZES[size], "stages": stages, "patch_size": patch_size}
+    name = f"{resnet}+ViT-{vit}"
+    return Variant(
+        name, "hybrid", fields, parameters, source, tables, preset="google-hybrid"
+    )
+
+
+def _bit(
+    depth: int, width_factor: int, parameters: int, tables: tuple[int, ...] = ()
+) -> Variant:
+    fields = {"stages": RESNET_STAGES[depth], "width_factor": width_factor}
+    name = f"BiT-R{depth}x{width_factor}"
+    return Variant(name, "bit", fields, parameters, TIMM, tables, preset="bit")
+
+
+def _mixer(
+    size: str, patch_size: int, parameters: int | None = None, source: str = DERIVED
+) -> Variant:
+    fields = {**MIXER_SIZES[size], "patch_size": patch_size}
+    name = f"Mixer-{size}/{patch_size}"
+    return Variant(name, "mixer", fields, parameters, source, preset="mixer")
+
+
 VARIANTS: tuple[Variant, ...] = (
     _vit("mu", 16, 76_712),
     _vit("Ti", 16, 5_717_416, GOOGLE),
@@ -96,6 +146,31 @@ VARIANTS: tuple[Variant, ...] = (
     _vit("G", 14, 1_844_440_680, TIMM),
     _vit("G-opt", 14, 1_664_842_216),
     _vit("e", 14, 3_807_214_312),
+    # The stem alone: its stride of 4, times a patch of 8, is 32 and not 16.
+    _hybrid("R", (), "Ti/16", 6_337_704, GOOGLE, patch_size=8),
+    _hybrid("R26", RESNET_STAGES[26], "S/32", 36_431_912, GOOGLE),
+    _hybrid("R26", RESNET_STAGES[26], "B/32", 101_383_976, GOOGLE),
+    # Form (ii) of the paper: the units of stage 4 put into stage 3.
+    _hybrid("R50", (3, 4, 9), "B/16", 98_659_112, GOOGLE, (6,)),
+    _hybrid("R50", RESNET_STAGES[50], "B/32", 110_945_832, tables=(6,)),
+    _hybrid("R50", (3, 4, 9), "L/16", 316_483_624, tables=(6,)),
+    _hybrid("R50", RESNET_STAGES[50], "L/32", 328_994_856, GOOGLE, (6,)),
+    _bit(50, 1, 25_549_352, (6, 7)),
+    _bit(50, 2, 97_988_712, (6,)),
+    _bit(50, 3, 217_319_080),
+    _bit(101, 1, 44_541_480, (6,)),
+    _bit(101, 3, 387_934_888),
+    _bit(152, 1, 60_185_128, (6,)),
+    _bit(152, 2, 236_335_208, (6, 7)),
+    _bit(152, 4, 936_533_224, (2,)),
+    _bit(200, 3, 568_633_000, (6,)),
+    _mixer("S", 16, 18_528_264, TIMM),
+    _mixer("S", 32, 19_104_624, TIMM),
+    _mixer("B", 16, 59_880_472, GOOGLE),
+    _mixer("B", 32, 60_293_428, GOOGLE),
+    _mixer("L", 16, 208_196_168, GOOGLE),
+    _mixer("L", 32, 206_939_264, TIMM),
+    _mixer("H", 14, 432_350_952),
 )
 
 _BY_NAME = {variant.name: variant for variant in VARIANTS}
@@ -109,7 +184,11 @@ def find(name: str) -> Variant:
     """
     if name in _BY_NAME:
         return _BY_NAME[name]
-    match = re.fullmatch(r"ViT-([\w-]+)/([1-9]\d*)", name)
-    if match and match[1] in VIT_SIZES:
-        return _vit(match[1], int(match[2]))
+    match = re.fullmatch(r"(ViT|Mixer)-([\w-]+)/([1-9]\d*)", name)
+    if match:
+        family, size, patch_size = match[1], match[2], int(match[3])
+        if family == "ViT" and size in VIT_SIZES:
+            return _vit(size, patch_size)
+        if family == "Mixer" and size in MIXER_SIZES:
+            return _mixer(size, patch_size)
     raise unknown("model", name, _BY_NAME)

@@ -136,6 +136,116 @@ PRESETS: Mapping[str, Preset] = {
         ops="decode|resize({size}, antialias=True)|value_range(-1, 1)",
         position_resize="bicubic",
     ),
+    # Hybrids of the paper and of AugReg.
+    "google-hybrid": Preset(
+        family="hybrid",
+        fields={
+            "norm_eps": 1e-6,
+            "gelu": "tanh",
+            "class_position": True,
+            "conv_eps": 1e-5,
+            "conv_eps_form": "std",
+            "group_norm_eps": 1e-6,
+        },
+        pixels=HALF,
+        ops="decode|resize({size})|value_range(-1, 1)",
+        position_resize="zoom",
+    ),
+    "timm-hybrid": Preset(
+        family="hybrid",
+        fields={
+            "norm_eps": 1e-6,
+            "gelu": "erf",
+            "class_position": True,
+            "conv_eps": 1e-8,
+            "conv_eps_form": "var",
+            "group_norm_eps": 1e-5,
+        },
+        pixels=HALF,
+        ops=(
+            'decode|resize_small({larger}, method="bicubic", antialias=True)'
+            "|central_crop({size})|value_range(-1, 1)"
+        ),
+        position_resize="bicubic-antialias",
+        crop_fraction=0.9,
+    ),
+    # The release of Big Transfer (arXiv:1912.11370).
+    "bit": Preset(
+        family="bit",
+        fields={
+            "conv_eps": 1e-10,
+            "conv_eps_form": "var",
+            "norm_eps": 1e-5,
+            "pool_padding": "zero",
+        },
+        pixels=HALF,
+        ops="decode|resize({size})|value_range(-1, 1)",
+        position_resize="none",
+    ),
+    "bit-big-vision": Preset(
+        family="bit",
+        fields={
+            "conv_eps": 1e-10,
+            "conv_eps_form": "var",
+            "norm_eps": 1e-5,
+            "pool_padding": "-inf",
+        },
+        pixels=HALF,
+        ops="decode|resize_small({larger})|central_crop({size})|value_range(-1, 1)",
+        position_resize="none",
+        crop_fraction=0.875,
+    ),
+    "timm-bit": Preset(
+        family="bit",
+        fields={
+            "conv_eps": 1e-8,
+            "conv_eps_form": "var",
+            "norm_eps": 1e-5,
+            "pool_padding": "zero",
+        },
+        pixels=HALF,
+        ops=(
+            'decode|resize_small({larger}, method="bilinear", antialias=True)'
+            "|central_crop({size})|value_range(-1, 1)"
+        ),
+        position_resize="none",
+        crop_fraction=0.875,
+    ),
+    # The pixels are those of training; the processor file of a checkpoint may differ.
+    "hf-bit": Preset(
+        family="bit",
+        fields={
+            "conv_eps": 1e-8,
+            "conv_eps_form": "var",
+            "norm_eps": 1e-5,
+            "pool_padding": "zero",
+        },
+        pixels=HALF,
+        ops=(
+            'decode|resize_small({larger}, method="bicubic", antialias=True)'
+            "|central_crop({size})|value_range(-1, 1)"
+        ),
+        position_resize="none",
+    ),
+    # Files of MLP-Mixer (arXiv:2105.01601).
+    "mixer": Preset(
+        family="mixer",
+        fields={"norm_eps": 1e-6, "gelu": "tanh"},
+        pixels=HALF,
+        ops="decode|resize({size})|value_range(-1, 1)",
+        position_resize="none",
+    ),
+    "timm-mixer": Preset(
+        family="mixer",
+        fields={"norm_eps": 1e-6, "gelu": "erf"},
+        pixels=HALF,
+        ops=(
+            'decode|resize_small({larger}, method="bicubic", antialias=True)'
+            "|central_crop({size})|value_range(-1, 1)"
+        ),
+        position_resize="none",
+        crop_fraction=0.875,
+    ),
 }
 
 

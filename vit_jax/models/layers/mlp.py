@@ -23,12 +23,15 @@ class Mlp(nn.Module):
     """Dense, GELU, dense, with dropout after each dense layer.
 
     Kernels start Xavier uniform and biases at 1e-6 times a normal sample, as in
-    Google's code.
+    Google's code, unless asked otherwise.
 
     Attributes:
       mlp_dim: Width of the hidden layer.
       dropout_rate: After the GELU and after the second layer.
       gelu: Which form of the activation.
+      names: Of the two layers.
+      kernel_init: First values of the kernels.
+      bias_init: First values of the biases.
       dtype: Of the computation.
       param_dtype: Of the parameters.
     """
@@ -36,6 +39,9 @@ class Mlp(nn.Module):
     mlp_dim: int
     dropout_rate: float = 0.0
     gelu: Gelu = "tanh"
+    names: tuple[str, str] = ("Dense_0", "Dense_1")
+    kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
+    bias_init: nn.initializers.Initializer = nn.initializers.normal(1e-6)
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
@@ -44,16 +50,16 @@ class Mlp(nn.Module):
         """Returns what the layers make of each token by itself."""
         dense = functools.partial(
             nn.Dense,
-            kernel_init=nn.initializers.xavier_uniform(),
-            bias_init=nn.initializers.normal(1e-6),
+            kernel_init=self.kernel_init,
+            bias_init=self.bias_init,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
         )
         dropout = functools.partial(
             nn.Dropout, self.dropout_rate, deterministic=not train
         )
-        y = dense(self.mlp_dim, name="Dense_0")(x)
+        y = dense(self.mlp_dim, name=self.names[0])(x)
         y = GELU[self.gelu](y)
         y = dropout()(y)
-        y = dense(x.shape[-1], name="Dense_1")(y)
+        y = dense(x.shape[-1], name=self.names[1])(y)
         return dropout()(y)

@@ -20,17 +20,19 @@ class LayerNorm(nn.Module):
       eps: Added to the variance.
       dtype: Of the result.
       param_dtype: Of `scale` and `bias`.
+      scale_init: First values of `scale`.
     """
 
     eps: float = 1e-6
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
+    scale_init: nn.initializers.Initializer = nn.initializers.ones
 
     @nn.compact
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
         """Returns `x` normalised, scaled and shifted, in `dtype`."""
         shape = x.shape[-1:]
-        scale = self.param("scale", nn.initializers.ones, shape, self.param_dtype)
+        scale = self.param("scale", self.scale_init, shape, self.param_dtype)
         bias = self.param("bias", nn.initializers.zeros, shape, self.param_dtype)
         wide = (1,) * (x.ndim - 1) + shape
         x = x.astype(jnp.float32)
