@@ -32,9 +32,12 @@ setup(
     # release that may take an API away. requirements.lock has the exact versions.
     install_requires=[
         "absl-py>=2.1",
+        'array-record>=0.8; platform_system=="Linux"',  # for ArrayRecord files
         "clu>=0.0.12,<0.1",
         "etils[epath]>=1.12",
         "flax>=0.12.8,<0.13",
+        "google-crc32c>=1.5",
+        "importlib_resources",  # tensorflow-datasets imports it, but does not bring it
         "jax>=0.10.2,<0.13",
         "jaxtyping>=0.3.11,<0.4",
         "ml_collections>=1.1,<2",

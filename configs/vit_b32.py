@@ -3,7 +3,8 @@
 
 Command:
   python -m vit_jax.main --workdir=DIR --config=configs/vit_b32.py:dataset=i21k
-  with dataset=i21k (the default), jft or i1k; add `,smoke` for two tiny steps.
+  with dataset=i21k (the default), jft or i1k; add `,smoke` for two tiny steps. With
+  i1k, `,tests` adds evaluators on ImageNet's validation set, ReaL and ImageNet-v2.
 
 Expected, from the paper:
   ImageNet after fine-tuning at 384 px (Table 5): 73.38 % from ImageNet, 81.28 %
@@ -11,7 +12,12 @@ Expected, from the paper:
 Hardware: written for a TPU v3-32 slice. Not yet run.
 
 Differences from the paper:
-- JFT-300M is not public: name your own data with --config.data.dataset.
+- JFT-300M is not public: name your own data, such as shards with several labels an
+  example (made by vit_jax.data.prepare, without what vit_jax.data.duplicates finds),
+    --config.data.dataset="tfrecord:/data/web/train-*.tfrecord@labels=label"
+  or tar:GLOB, the same for config.evaluators.val, and config.model.num_classes. As
+  prepared shards are in random order, --config.data.split="train[:9000000]" is a
+  random subset of 9 million examples, as in Figure 4.
 - Weight decay acts on kernels only, as in the authors' later code; the paper does not
   say on which parameters.
 - The sigmoid loss and its head bias where classes overlap (ImageNet-21k, JFT) follow
@@ -59,9 +65,16 @@ TABLE_3 = {
     },
 }
 
+# What `,tests` evaluates as well: data set and split by name.
+TESTS = {
+    "test": ("tfds:imagenet2012", "validation"),
+    "real": ("tfds:imagenet2012_real@label=real_label", "validation"),
+    "v2": ("tfds:imagenet_v2", "test"),
+}
+
 
 def get_config(arg: str = "") -> ConfigDict:
-    args = c.parse_arg(arg, dataset=("i21k", "jft", "i1k"), smoke=False)
+    args = c.parse_arg(arg, dataset=("i21k", "jft", "i1k"), tests=False, smoke=False)
     row = TABLE_3[args.dataset]
     resolution = 64 if args.smoke else 224
 
@@ -116,5 +129,9 @@ def get_config(arg: str = "") -> ConfigDict:
         "|value_range(-1, 1)"
     )
     config.evaluators.val.every_steps = 5000
+    if args.tests and args.dataset == "i1k":
+        for name, (dataset, split) in TESTS.items():
+            config.evaluators[name] = ConfigDict(dict(config.evaluators.val))
+            config.evaluators[name].update(dataset=dataset, split=split)
 
     return c.smoke(config, resolution) if args.smoke else config

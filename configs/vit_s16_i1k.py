@@ -3,7 +3,8 @@
 
 Command:
   python -m vit_jax.main --config=configs/vit_s16_i1k.py --workdir=DIR
-  with epochs=90 (the default), 150 or 300; add `,smoke` for two tiny steps.
+  with epochs=90 (the default), 150 or 300; add `,smoke` for two tiny steps, `,tests`
+  for evaluators on ReaL and ImageNet-v2.
 
 Expected, from the paper: 76.5 % top-1 on ImageNet's validation set after 90 epochs, in
 6 to 7 hours on a TPU v3-8. Not yet run.
@@ -18,7 +19,7 @@ import vit_jax.config as c
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    args = c.parse_arg(arg, epochs=(90, 150, 300), smoke=False)
+    args = c.parse_arg(arg, epochs=(90, 150, 300), tests=False, smoke=False)
     resolution = 32 if args.smoke else 224
     evaluation_ops = (
         f"decode|resize_small({resolution * 8 // 7})|central_crop({resolution})"
@@ -66,15 +67,19 @@ def get_config(arg: str = "") -> ConfigDict:
     config.profile_steps = None
 
     config.evaluators = ConfigDict()
-    for name, split, every in (
-        ("minival", "train[99%:]", 5000),
-        ("val", "validation", 5000),
-    ):
+    splits = {
+        "minival": ("tfds:imagenet2012", "train[99%:]"),
+        "val": ("tfds:imagenet2012", "validation"),
+    }
+    if args.tests:
+        splits["real"] = ("tfds:imagenet2012_real@label=real_label", "validation")
+        splits["v2"] = ("tfds:imagenet_v2", "test")
+    for name, (dataset, split) in splits.items():
         config.evaluators[name] = ConfigDict()
         config.evaluators[name].type = "classification"
-        config.evaluators[name].dataset = "tfds:imagenet2012"
+        config.evaluators[name].dataset = dataset
         config.evaluators[name].split = split
         config.evaluators[name].ops = evaluation_ops
-        config.evaluators[name].every_steps = every
+        config.evaluators[name].every_steps = 5000
 
     return c.smoke(config, resolution) if args.smoke else config

@@ -25,8 +25,8 @@ CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 FILES = sorted(path.stem for path in CONFIGS.glob("*.py"))
 PAPER = ["vit_b16", "vit_b32", "vit_l16", "vit_l32", "vit_h14"]
 MODES = {
-    **{name: ["dataset=i21k", "dataset=jft", "dataset=i1k"] for name in PAPER},
-    "vit_s16_i1k": ["epochs=90", "epochs=150", "epochs=300"],
+    **{name: ["dataset=i21k", "dataset=jft", "dataset=i1k,tests"] for name in PAPER},
+    "vit_s16_i1k": ["epochs=90", "epochs=150", "epochs=300,tests"],
     "quickstart": ["", "tune"],
 }
 
@@ -102,6 +102,24 @@ def test_the_paper_recipes_are_the_rows_of_table_3(name: str, dataset: str):
     assert config.model.head_bias == (0.0 if dataset == "i1k" else -10.0)
 
 
+@pytest.mark.parametrize("name", [*PAPER, "vit_s16_i1k"])
+def test_tests_adds_imagenets_test_sets(name: str):
+    arg = "tests" if name == "vit_s16_i1k" else "dataset=i1k,tests"
+    config = load(name, arg)
+    tests = {
+        (evaluator.dataset, evaluator.split) for evaluator in config.evaluators.values()
+    }
+    assert tests == {
+        ("tfds:imagenet2012", "train[99%:]"),
+        ("tfds:imagenet2012", "validation"),
+        ("tfds:imagenet2012_real@label=real_label", "validation"),
+        ("tfds:imagenet_v2", "test"),
+    }
+    assert len({evaluator.ops for evaluator in config.evaluators.values()}) == 1
+    plain = load(name, arg.removesuffix("tests").removesuffix(","))
+    assert "real" not in plain.evaluators
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_docstring_says_what_is_needed(name: str):
     path = CONFIGS / f"{name}.py"
@@ -131,7 +149,7 @@ def quick_compile(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "arg"),
     [(name, args[0]) for name, args in MODES.items()]
-    + [("vit_l16", "dataset=i1k"), ("vit_b32", "dataset=jft")],
+    + [("vit_l16", "dataset=i1k,tests"), ("vit_b32", "dataset=jft")],
 )
 def test_the_smoke_form_trains_two_steps(name: str, arg: str, workdir: pathlib.Path):
     config = load(name, ",".join(filter(None, [arg, "smoke"])))

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tests.data import pictures
-from vit_jax.data import decode as decoding, pixels
+from vit_jax.data import pixels
+from vit_jax.data.headers import picture_kind
 from vit_jax.data.preprocess import build_preprocess
 from vit_jax.errors import UserError
 
@@ -63,27 +64,13 @@ def test_decode_applies_every_exif_orientation(
     assert np.array_equal(decoded, expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "plain"),
-    [
-        ("jpeg", True),
-        ("jpeg grey", True),
-        ("jpeg progressive", True),
-        ("jpeg upright", True),
-        ("jpeg cmyk", False),
-        ("jpeg turned by 180", False),
-        ("jpeg turned by xmp", False),
-        ("png", False),
-    ],
-)
-def test_common_jpegs_stay_out_of_python(kind: str, plain: bool):
-    assert bool(decoding.is_plain_jpeg(GOOD[kind], exif=True)) == plain
-
-
-def test_a_cmyk_file_with_an_rgb_thumbnail_is_not_taken_for_rgb():
-    thumbnail = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + pictures.jpeg()
-    data = pictures.jpeg(pictures.photo().convert("CMYK"), exif=thumbnail)
-    assert not decoding.is_plain_jpeg(data, exif=True)
+@pytest.mark.parametrize("kind", GOOD)
+def test_the_kind_may_be_given_and_changes_nothing(kind: str):
+    data = GOOD[kind]
+    given = {"image": tf.constant(data), "kind": tf.constant(picture_kind(data))}
+    decoded = build_preprocess("decode")(given)
+    assert set(decoded) == {"image"}
+    assert np.array_equal(decoded["image"], pixels.decode_image(data))
 
 
 @pytest.mark.parametrize("kind", BROKEN)

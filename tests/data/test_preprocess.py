@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.data import pictures
 from vit_jax.data import pixels
-from vit_jax.data.preprocess import build_preprocess, check_ops, is_random
+from vit_jax.data.preprocess import build_preprocess, check_ops, is_random, op_seed
 from vit_jax.errors import UserError
 
 TRAIN = (
@@ -90,14 +90,27 @@ def test_two_random_ops_of_a_string_draw_apart():
     assert 15 <= results["flip_lr"] <= 45
 
 
-def test_op_number_i_draws_from_fold_in_of_the_seed_and_i():
+def test_op_number_i_draws_from_the_seed_plus_a_word_of_i():
     image = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
     op = build_preprocess("drop|drop|flip_lr")
     for number in range(40):
         seed = tf.constant([number, 9])
-        draw = tf.random.stateless_uniform([], tf.random.fold_in(seed, 2))
+        draw = tf.random.stateless_uniform([], op_seed(seed, 2))
         expected = image[:, ::-1] if draw < 0.5 else image
         assert np.array_equal(op({"image": image, "seed": seed})["image"], expected)
+
+
+def test_seeds_of_ops_and_examples_never_meet():
+    pairs = np.stack([np.arange(64), np.zeros(64)], 1).astype(np.int32)
+    seeds = np.concatenate([op_seed(pairs, index).numpy() for index in range(32)])
+    assert len(np.unique(seeds, axis=0)) == 64 * 32
+    draws = [float(tf.random.stateless_uniform([], seed)) for seed in seeds[::4]]
+    histogram = np.histogram(draws, 8, (0, 1))[0]  # 64 expected in each, deviation 7.5
+    assert 34 < histogram.min()
+    assert histogram.max() < 94
+    table = np.reshape(draws, (32, 16))  # (op, example)
+    correlation = np.corrcoef(table) - np.eye(32)
+    assert abs(correlation.mean()) < 0.02
 
 
 def test_evaluation_equals_the_numpy_form():

@@ -143,7 +143,7 @@ def test_mnist_splits_partition_and_join():
     assert both.labels[-3:].tolist() == [5, 0, 4]
     np.testing.assert_array_equal(both.read(rows(10_000)), head.read(rows(0)))
     with pytest.raises(
-        UserError, match="bundled:mnist has no split .validation.; it has test"
+        UserError, match="bundled:mnist has no split 'validation'; it has test"
     ):
         open_source("bundled:mnist", "validation")
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vit_jax.data import shard_store
+from vit_jax.data.index import find_dataset_shards
 from vit_jax.data.sources import check_source, open_source
 from vit_jax.errors import UserError
 
@@ -174,4 +176,26 @@ def test_a_shard_that_lacks_records_is_refused_by_name(tmp_path):
         open_source("tfds:tiny", "train", data_dir=str(tmp_path))
     shards[0].write_bytes(b"")
     with pytest.raises(UserError, match=r"cannot read .*00000-of-00003"):
+        open_source("tfds:tiny", "train", data_dir=str(tmp_path))
+
+
+def test_shards_are_gone_through_once(data_dir, monkeypatch):
+    source = open_source("tfds:tiny", "train", data_dir=data_dir)
+    monkeypatch.setattr(shard_store, "read_shard", None)
+    again = open_source("tfds:tiny", "train", data_dir=data_dir)
+    assert again.labels.tolist() == source.labels.tolist()
+    assert levels(again) == levels(source)
+    paths, reader = find_dataset_shards("tfds:tiny", data_dir)
+    assert len(paths) == 6
+    assert reader.name in ("tfrecord,image,label", "array_record,label")
+
+
+def test_a_damaged_record_is_named_with_its_place(tmp_path):
+    prepare(tmp_path, "tfrecord")
+    shard = next((tmp_path / "tiny" / "1.2.0").glob("*-train.tfrecord-00001-*"))
+    data = bytearray(shard.read_bytes())
+    data[40] ^= 1
+    shard.write_bytes(data)
+    words = r"train\.tfrecord-00001-of-00003@0: the checksum of the record's data"
+    with pytest.raises(UserError, match=words):
         open_source("tfds:tiny", "train", data_dir=str(tmp_path))

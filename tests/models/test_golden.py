@@ -18,23 +18,45 @@ from vit_jax import trees
 from vit_jax.models import build_model
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
-COMMON = {
-    "num_classes": 5,
-    "patch_size": 4,
+SWIN = {
     "width": 32,
-    "depth": 2,
-    "num_heads": 4,
-    "mlp_dim": 64,
+    "depths": (2, 1),
+    "num_heads": (2, 4),
+    "window_size": 2,
+    "resolution": 16,
+}
+# What each file is about: a name, fields that its sections add to, side of the image.
+MODELS = {
+    "vit": (
+        "ViT-Ti/4",
+        {"patch_size": 4, "width": 32, "depth": 2, "num_heads": 4, "mlp_dim": 64},
+        8,
+    ),
+    "hybrid": (
+        "R26+ViT-S/32",
+        {"width": 32, "depth": 1, "num_heads": 4, "mlp_dim": 64},
+        16,
+    ),
+    "bit": ("BiT-R50x1", {}, 16),
+    "mixer": (
+        "Mixer-S/4",
+        {"width": 32, "depth": 2, "token_mlp_dim": 8, "mlp_dim": 64},
+        8,
+    ),
+    "swin": ("Swin-T", SWIN, 16),
+    "swin_v2": ("SwinV2-T", SWIN, 16),
 }
 
 
-def sections(text):
-    """Yields the fields of each `[...]` header and the lines below it."""
+def sections(family):
+    """Yields the family, the fields of each `[...]` header and the lines below it."""
+    text = (GOLDEN / f"{family}.txt").read_text()
     for part in text.split("\n[")[1:]:
         header, *lines = part.strip().splitlines()
         call = ast.parse(f"f({header.rstrip(']')})", mode="eval").body
         fields = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-        yield pytest.param(fields, lines, id=header.rstrip("]"))
+        name = f"{family}: {header.rstrip(']')}"
+        yield pytest.param(family, fields, lines, id=name)
 
 
 def check_values(name, values, kind, number):
@@ -55,11 +77,13 @@ def check_values(name, values, kind, number):
 
 
 @pytest.mark.parametrize(
-    ("fields", "lines"), list(sections((GOLDEN / "vit.txt").read_text()))
+    ("family", "fields", "lines"),
+    [section for family in MODELS for section in sections(family)],
 )
-def test_parameters_of_vit_are_the_golden_ones(fields, lines):
-    model = build_model("ViT-Ti/4", **COMMON, **fields)
-    image = jnp.zeros((1, 8, 8, 3))
+def test_parameters_are_the_golden_ones(family, fields, lines):
+    name, sizes, side = MODELS[family]
+    model = build_model(name, num_classes=5, **sizes, **fields)
+    image = jnp.zeros((1, side, side, 3))
     lowered = jax.jit(model.init).lower(jax.random.key(0), image)
     # Thousands of lines of random number generation, run once: not worth optimising.
     init = lowered.compile({"xla_backend_optimization_level": 0})

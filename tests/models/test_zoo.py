@@ -13,9 +13,34 @@ from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.models import FAMILIES, build_model, catalog, list_models, presets
 
-TINY = {
-    "vit": ("ViT-Ti/4", {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32}),
+SIZES = {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32}
+MIXER = {"width": 16, "depth": 1, "token_mlp_dim": 8, "mlp_dim": 32}
+SWIN = {
+    "width": 16,
+    "depths": (2, 1),
+    "num_heads": (2, 2),
+    "patch_size": 2,
+    "window_size": 2,
+    "resolution": 8,
 }
+TINY = {
+    "vit": ("ViT-Ti/4", SIZES),
+    "hybrid": ("R26+ViT-S/32", {**SIZES, "stages": (1,)}),
+    "bit": ("BiT-R50x1", {"stages": (1,)}),
+    "mixer": ("Mixer-S/4", MIXER),
+    "swin": ("Swin-T", SWIN),
+    "swin-v2": ("SwinV2-T", SWIN),
+}
+# What makes training random in a family.
+RATES = {
+    **dict.fromkeys(TINY, {"dropout_rate": 0.5, "drop_path_rate": 0.5, "depth": 2}),
+    "bit": {"drop_path_rate": 0.5, "stages": (2,)},
+    **dict.fromkeys(("swin", "swin-v2"), {"dropout_rate": 0.5, "drop_path_rate": 0.5}),
+}
+WITHOUT_ATTENTION = ("bit", "mixer")
+# Parameters that a later layer ignores: a softmax what all scores of a query have in
+# common, a layer norm what all channels of a token have.
+IGNORED = ("key/bias", "token_mixing/Dense_1/bias")
 
 
 def tiny(family, **overrides):
@@ -78,6 +103,10 @@ def test_parameter_count_of_every_row_is_the_published_one(name):
         ("ViT-B/16", {"preset": "big-vision-vit"}, 86_566_888),
         ("ViT-B/16", {"num_classes": 0}, 85_798_656),
         ("ViT-B/16", {"num_classes": 0, "preset": "siglip"}, 92_884_224),
+        # microsoft/Swin-Transformer: with absolute positions, and ImageNet-22k.
+        ("Swin-T", {"absolute_positions": True}, 28_589_410),
+        ("Swin-T", {"num_classes": 21_841}, 44_315_083),
+        ("Swin-L", {"num_classes": 21_841}, 228_565_093),
     ],
 )
 def test_parameter_count_of_other_forms_is_the_published_one(
@@ -86,7 +115,7 @@ def test_parameter_count_of_other_forms_is_the_published_one(
     assert count(shapes_of(name, **overrides)) == parameters
 
 
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", [n for n in list_models() if n.startswith("ViT")])
 def test_published_count_is_the_arithmetic_of_the_sizes(name):
     variant = catalog.find(name)
     d, f, p = (variant.fields[key] for key in ("width", "mlp_dim", "patch_size"))
@@ -155,15 +184,14 @@ def test_every_parameter_gets_a_gradient(family):
     grads = trees.flatten(jax.jit(jax.grad(loss))(params))
     for name, grad in grads.items():
         largest = float(jnp.abs(grad).max())
-        if name.endswith("key/bias"):
-            # It adds the same number to all scores of a query, so a softmax ignores it.
+        if name.endswith(IGNORED):
             assert largest < 1e-5, name
         else:
             assert largest > 1e-4, name
 
 
 def test_evaluation_is_deterministic_and_training_is_not(family):
-    model = tiny(family, dropout_rate=0.5, drop_path_rate=0.5, depth=2)
+    model = tiny(family, **RATES[family])
     image = images()
     params = random_params(model, image)
     apply = jax.jit(model.apply, static_argnames="train")
@@ -212,6 +240,7 @@ def test_parameter_dtype_is_a_setting_of_its_own(family):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", sorted(set(TINY) - set(WITHOUT_ATTENTION)))
 def test_asking_for_attention_does_not_change_the_logits(family, dtype):
     model, image = tiny(family, dtype=dtype), images()
     params = random_params(model, image)
@@ -225,6 +254,12 @@ def test_asking_for_attention_does_not_change_the_logits(family, dtype):
     for name in extra:
         assert name.endswith("attention_weights")
         np.testing.assert_allclose(out[name].sum(-1), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", WITHOUT_ATTENTION)
+def test_attention_is_refused_where_there_is_none(family):
+    with pytest.raises(UserError, match=r"has no attention; .* take a ViT"):
+        tiny(family).init(jax.random.key(0), images(), return_attention=True)
 
 
 def test_model_maps_over_a_leading_axis(family):
@@ -249,8 +284,10 @@ def test_integer_pixels_are_refused(family):
 # What build_model makes of names, presets and overrides.
 
 
-def test_any_patch_size_goes_with_a_vit_size():
+def test_any_patch_size_goes_with_a_size_of_vit_or_mixer():
     model = build_model("ViT-B/20", num_classes=10)
+    assert (model.width, model.patch_size) == (768, 20)
+    model = build_model("Mixer-B/20", num_classes=10)
     assert (model.width, model.patch_size) == (768, 20)
 
 

@@ -27,6 +27,7 @@ LOGITS = 1e-4
 GRADIENTS = 1e-3
 
 SMALL = {"width": 32, "depth": 2, "token_mlp_dim": 16, "mlp_dim": 128}
+TIMM_BASE = {"embed_dim": 768, "num_blocks": 12, "patch_size": 16, "img_size": 224}
 TIMM_SMALL = {"embed_dim": 32, "num_blocks": 2, "patch_size": 8, "img_size": 32}
 
 
@@ -97,7 +98,7 @@ def timm_state(params):
 
 
 def timm_model(params, **sizes):
-    model = timm.create_model("mixer_b16_224", pretrained=False, **sizes)
+    model = timm.models.MlpMixer(**sizes)
     model.load_state_dict(timm_state(params), strict=True)
     return model.eval()
 
@@ -118,14 +119,17 @@ def difference(model, params, reference, image):
 def test_base_model_equals_the_reference(kind):
     model = build_model("Mixer-B/16", num_classes=1000, preset="timm-mixer")
     params = random_params(model, 224)
-    assert difference(model, params, timm_model(params), images(224, kind)) < LOGITS
+    assert (
+        difference(model, params, timm_model(params, **TIMM_BASE), images(224, kind))
+        < LOGITS
+    )
 
 
 def test_the_other_form_of_gelu_does_not_pass():
     model = build_model("Mixer-B/16", num_classes=1000, preset="mixer")
     params = random_params(model, 224)
     image = images(224, "random")
-    assert difference(model, params, timm_model(params), image) > LOGITS
+    assert difference(model, params, timm_model(params, **TIMM_BASE), image) > LOGITS
 
 
 def test_gradients_equal_the_reference():
@@ -142,7 +146,10 @@ def test_gradients_equal_the_reference():
     (torch_logits(reference, image) * to_torch(target)).sum().backward()
     compared = dict(reference.named_parameters())
     assert set(compared) == set(grads)
+    largest = max(float(grad.abs().max()) for grad in grads.values())
     for name, parameter in compared.items():
         expected, got = parameter.grad.reshape(-1), grads[name].reshape(-1)
-        scale = float(expected.abs().max())
+        # The last biases across tokens have gradients of zero (a layer norm takes away
+        # what all channels have in common): they must be small on the scale of all.
+        scale = max(float(expected.abs().max()), 1e-3 * largest)
         assert float((got - expected).abs().max()) < GRADIENTS * scale, name

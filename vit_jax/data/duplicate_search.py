@@ -159,7 +159,8 @@ def perceptual_hash(image: np.ndarray) -> int:
         import imagehash  # pyright: ignore[reportMissingImports] (extra `prepare`)
     except ImportError as err:
         raise UserError(
-            "hashing needs the library imagehash; install the extra: pip install '.[prepare]'"
+            "hashing needs the library imagehash; install it with pip install "
+            "'.[prepare]'"
         ) from err
     bits = imagehash.phash(Image.fromarray(image)).hash
     return int.from_bytes(np.packbits(bits).tobytes(), "big")

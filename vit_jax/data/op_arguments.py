@@ -47,8 +47,10 @@ def pad_target(
     return None if size is None else pair(size, "pad")
 
 
-def check_range(vmin: float, vmax: float, in_min: float, in_max: float) -> None:
-    """Refuses empty ranges.
+def range_shift(
+    vmin: float, vmax: float, in_min: float, in_max: float
+) -> tuple[np.float32, np.float32]:
+    """Returns s and d so that (x - s) / d maps `in_min` to `vmin`, `in_max` to `vmax`.
 
     Raises:
       UserError: `vmin < vmax` or `in_min < in_max` does not hold.
@@ -58,6 +60,8 @@ def check_range(vmin: float, vmax: float, in_min: float, in_max: float) -> None:
             f"value_range from {in_min}...{in_max} to {vmin}...{vmax}; each needs its "
             "smaller end first"
         )
+    divisor = (in_max - in_min) / (vmax - vmin)
+    return np.float32(in_min - vmin * divisor), np.float32(divisor)
 
 
 def statistics(

@@ -19,8 +19,8 @@ import tensorflow as tf
 from vit_jax.data import decode as decoding
 from vit_jax.data.op_arguments import (
     Method,
-    check_range,
     pair,
+    range_shift,
     statistics,
 )
 from vit_jax.errors import UserError
@@ -44,7 +44,7 @@ class Decode:
         """Returns the decoded image: uint8 `(h, w, 3)`."""
         image = features["image"]
         if image.dtype == tf.string:
-            return decoding.decode(image, exif=self.exif, name=features.get("name", ""))
+            return decoding.decode(features, exif=self.exif)
         return _three_channels(image)
 
 
@@ -125,7 +125,7 @@ def value_range(
     in_max: float = 255.0,
     clip: bool = False,
 ) -> Op:
-    """Maps levels linearly to another range: float32, white is exactly `vmax`.
+    """Maps levels linearly to another range: float32, (x - 127.5) / 127.5 by default.
 
     Args:
       vmin: Where `in_min` goes.
@@ -134,11 +134,10 @@ def value_range(
       in_max: Upper end of the given range.
       clip: Whether to clip to `vmin`...`vmax`.
     """
-    check_range(vmin, vmax, in_min, in_max)
+    shift, divisor = range_shift(vmin, vmax, in_min, in_max)
 
     def run(image: tf.Tensor) -> tf.Tensor:
-        unit = (tf.cast(image, tf.float32) - in_min) / (in_max - in_min)
-        scaled = unit * (vmax - vmin) + vmin
+        scaled = (tf.cast(image, tf.float32) - shift) / divisor
         return tf.clip_by_value(scaled, vmin, vmax) if clip else scaled
 
     return on_image(run)
@@ -156,7 +155,17 @@ def normalize(
       std: The same; None takes the one of the name in `mean`.
     """
     mean255, std255 = statistics(mean, std)
-    return on_image(lambda image: (tf.cast(image, tf.float32) - mean255) / std255)
+
+    def run(image: tf.Tensor) -> tf.Tensor:
+        # As rows of (w * 3): numbers that repeat every three are slow to broadcast.
+        height, width = tf.unstack(tf.shape(image)[:2])
+        rows = tf.reshape(tf.cast(image, tf.float32), [height, 3 * width])
+        rows = (rows - tf.tile(mean255, [width])) / tf.tile(std255, [width])
+        scaled = tf.reshape(rows, [height, width, 3])
+        scaled.set_shape(image.shape)
+        return scaled
+
+    return on_image(run)
 
 
 def on_image(function: Callable[[Any], Any]) -> Op:
@@ -174,9 +183,21 @@ def _three_channels(image: tf.Tensor) -> tf.Tensor:
     return image if channels == 3 else tf.tile(image, [1, 1, 3])
 
 
-def resize_image(image: Any, size: Any, method: Method, antialias: bool) -> tf.Tensor:
-    """Resizes to `(height, width)`; see `resize`."""
+def resize_image(
+    image: Any, size: Any, method: Method, antialias: bool, whole: bool = True
+) -> tf.Tensor:
+    """Resizes to `(height, width)`; see `resize`.
+
+    Args:
+      image: The image.
+      size: `(height, width)`.
+      method: See `resize`.
+      antialias: See `resize`.
+      whole: Whether to round uint8 images back to uint8, else they become float32.
+    """
     resized = tf.image.resize(image, size, method=method, antialias=antialias)
     if image.dtype != tf.uint8 or method == "nearest":
         return resized
-    return tf.saturate_cast(tf.round(resized), tf.uint8)
+    if method == "bicubic":
+        resized = tf.clip_by_value(resized, 0, 255)
+    return tf.cast(tf.round(resized), tf.uint8) if whole else resized

@@ -12,7 +12,7 @@ from vit_jax.registry import OPS
 Features = dict[str, Any]
 Op = Callable[[Features], Features]
 
-HELPERS = ("seed", "name")
+HELPERS = ("seed", "name", "kind")
 """Keys that ops may read; they never leave the pipeline."""
 
 

@@ -12,9 +12,9 @@ from jaxtyping import Float
 
 from vit_jax.data.op_arguments import (
     Method,
-    check_range,
     pad_target,
     pair,
+    range_shift,
     statistics,
 )
 from vit_jax.data.resize_matrix import resize_matrix
@@ -97,13 +97,10 @@ def value_range(
     clip: bool = False,
 ):
     """See `ops_image.value_range`."""
-    check_range(vmin, vmax, in_min, in_max)
+    shift, divisor = range_shift(vmin, vmax, in_min, in_max)
 
     def run(image: np.ndarray) -> Float[np.ndarray, "h w c"]:
-        unit = (image.astype(np.float32) - np.float32(in_min)) / np.float32(
-            in_max - in_min
-        )
-        scaled = unit * np.float32(vmax - vmin) + np.float32(vmin)
+        scaled = (image.astype(np.float32) - shift) / divisor
         return np.clip(scaled, np.float32(vmin), np.float32(vmax)) if clip else scaled
 
     return run

@@ -20,6 +20,7 @@ import numpy as np
 from absl import logging
 
 from vit_jax.data.examples import Rows, Source
+from vit_jax.data.headers import picture_kind
 from vit_jax.data.labels import MultiHot
 from vit_jax.data.order import Plan, batch_rows
 from vit_jax.data.pixels import decode_image
@@ -283,10 +284,13 @@ def _close_all() -> None:
 def read_examples(source: Source, rows: Rows, seeds: np.ndarray) -> Batch:
     """Reads examples with their labels, names and the seeds of their random ops."""
     images = source.read(rows)
+    kinds = {}
     if source.encoded:
+        kinds["kind"] = np.array([picture_kind(data) for data in images], np.int32)
         images = np.array(images, dtype=object)
     several = isinstance(source.labels, MultiHot)
     return {
+        **kinds,
         "image": np.asarray(images),
         "labels" if several else "label": source.labels[rows],
         "seed": seeds,
@@ -308,7 +312,8 @@ def _build_dataset(
     shapes = {"seed": (2,), "name": ()}
     types = {"seed": tf.int32, "name": tf.string}
     if source.encoded:
-        shapes["image"], types["image"] = (), tf.string
+        shapes |= {"image": (), "kind": ()}
+        types |= {"image": tf.string, "kind": tf.int32}
     else:
         shapes["image"] = np.shape(source.read(np.array([0])))[1:]
         types["image"] = tf.uint8

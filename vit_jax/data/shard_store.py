@@ -38,6 +38,8 @@ FOLDER = ".vit_jax_index"
 VARIABLE = "VIT_JAX_INDEX_DIR"
 SAVE_SECONDS = 30.0
 LOG_SECONDS = 10.0
+REMOTE_INDEXERS = 4
+"""Files in buckets that one process reads at a time, each in whole."""
 
 
 @runtime_checkable
@@ -136,11 +138,10 @@ class Store:
                 wanted = {p: stamp for p, stamp in wanted.items() if p not in same}
         return found
 
-    def add(self, fresh: Sequence[Shards]) -> str | None:
+    def add(self, fresh: Sequence[Shards]) -> None:
         """Saves what was found in some files beside what is known of the others.
 
-        Returns:
-          The file, None where no place can be written.
+        Where no place can be written, the log says so.
         """
         new = {shard.path for part in fresh for shard in part.shards}
         if self._stored is None:
@@ -157,7 +158,7 @@ class Store:
             except OSError as err:
                 reasons.append(str(err))
             else:
-                return place
+                return
         logging.warning(
             "the index of %s cannot be kept (%s), so each start makes it anew; set %s "
             "to a folder that can be written",
@@ -165,7 +166,6 @@ class Store:
             "; ".join(reasons),
             VARIABLE,
         )
-        return None
 
 
 def _index(
@@ -203,14 +203,21 @@ def _read_all(
     missing: Sequence[Shard], reader: Reader, workers: int
 ) -> Iterator[Shards]:
     """Yields what each file holds, as the files are done."""
-    if workers <= 1 or len(missing) == 1:
+    workers = min(workers, len(missing))
+    remote = is_remote(missing[0].path)
+    if workers == 1 and not remote:
         for stamp in missing:
             yield read_shard(reader, stamp)
         return
-    # A fresh interpreter each: a fork of threads that hold locks may never go on.
-    context = multiprocessing.get_context("spawn")
-    workers = min(workers, len(missing))
-    with concurrent.futures.ProcessPoolExecutor(workers, context) as pool:
+    pool: concurrent.futures.Executor
+    if workers == 1:
+        pool = concurrent.futures.ThreadPoolExecutor(REMOTE_INDEXERS)
+    else:
+        # Threads would wait for Python's lock: with two of them it is no faster. A
+        # fresh interpreter each, as a fork of held locks may never go on.
+        context = multiprocessing.get_context("spawn")
+        pool = concurrent.futures.ProcessPoolExecutor(workers, context)
+    with pool:
         futures = [pool.submit(read_shard, reader, stamp) for stamp in missing]
         try:
             for future in concurrent.futures.as_completed(futures):

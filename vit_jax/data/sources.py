@@ -49,7 +49,7 @@ FORMS = {
     "tar": Form(sources_shards.open_tar, ("names", "split"), "tar:GLOB"),
     "tfrecord": Form(
         sources_shards.open_tfrecord,
-        ("image", "label", "names", "split"),
+        ("image", "label", "labels", "names", "split"),
         "tfrecord:GLOB@image=FEATURE;label=FEATURE",
     ),
     "tfds": Form(
@@ -103,7 +103,7 @@ def open_source(
         lenient=lenient,
     )
     collection = FORMS[form].open(request)
-    if "labels" in options:
+    if "labels" in options and form != "tfrecord":
         collection = _relabel(collection, options["labels"])
     sizes = {name: stop - start for name, (start, stop) in collection.splits.items()}
     ranges = [

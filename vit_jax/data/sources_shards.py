@@ -3,11 +3,13 @@
 
     tar:/data/imagenet/{train,val}-*.tar
     tfrecord:/data/train/*.tfrecord@image=image/encoded;label=image/class/label
+    tfrecord:/data/web-*.tfrecord@labels=label
 
 What a GLOB is, and by what names files are sorted into splits, is told in
 `shard_files`; what an example of a tar file is, in `tars`. A TFRecord file holds
 uncompressed `tf.train.Example`s; the features `image` (one encoded image) and `label`
-(one number or class name), or those that the options name, are read.
+(one number or class name), or those that the options name, are read; `@labels=FEATURE`
+names one that holds any number of class ids or names.
 
 Labels mean what `class_texts` says: whole numbers in all of the training split are ids,
 otherwise they are names. `@names=FILE`, a file in the folder before the first wildcard
@@ -63,9 +65,9 @@ def open_tfrecord(request: Request) -> Collection:
 
 def tfrecord_reader(request: Request) -> TFRecordReader:
     """Returns the reader of the features that the options name."""
-    return TFRecordReader(
-        *(request.options.get(key, key) for key in ("image", "label"))
-    )
+    image, label = (request.options.get(key, key) for key in ("image", "label"))
+    several = "labels" in request.options
+    return TFRecordReader(image, request.options.get("labels", label), several)
 
 
 def _open(request: Request, reader: Reader) -> Collection:

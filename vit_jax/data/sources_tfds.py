@@ -4,9 +4,10 @@
 NAME may name a configuration, as in `tfds:cifar10_corrupted/fog_1`. Nothing is ever
 downloaded or prepared here: the data set's folder must lie below `data_dir`,
 `$TFDS_DATA_DIR` or `~/tensorflow_datasets`. The features `image` and `label`, or those
-that the options `@image=...;label=...` name, are read. TFRecord shards become a table
-of byte ranges; ArrayRecord shards are read through their library. Either are gone
-through once, see `shard_store`.
+that the options `@image=...;label=...` name, are read; in TFRecord shards, a label may
+be a sequence of class ids, as in `tfds:imagenet2012_real@label=real_label`. TFRecord
+shards become a table of byte ranges; ArrayRecord shards are read through their
+library. Either are gone through once, see `shard_store`.
 """
 
 import os
@@ -20,7 +21,7 @@ from etils import epath
 
 from vit_jax.data import tfrecords
 from vit_jax.data.examples import Collection, Request, Rows
-from vit_jax.data.labels import translate_ids
+from vit_jax.data.labels import Labels, MultiHot, translate_ids
 from vit_jax.data.shard_store import Reader, index_shards
 from vit_jax.data.shards import Found
 from vit_jax.data.sources_shards import numbers, shard_table
@@ -62,10 +63,11 @@ def open_tfds(request: Request) -> Collection:
         chosen = info.splits[split]
         splits[asked] = (end, end + chosen.num_examples)
         end += chosen.num_examples
-        for path, size in zip(chosen.filepaths, chosen.shard_lengths, strict=True):
-            shards.append(PreparedShard(os.fspath(path), size))
-    records, labels = _index(shards, image, label)
-    names = getattr(features[label], "names", None)
+        shards += _shards_of(chosen)
+    feature = features[label]
+    several = isinstance(feature, tfds.features.Sequence)
+    records, labels = _index(shards, image, label, several)
+    names = getattr(feature.feature if several else feature, "names", None)
     labels, class_names = _apply_names(labels, names, request, what)
     return Collection(records, labels, splits, class_names)
 
@@ -75,6 +77,32 @@ class PreparedShard(NamedTuple):
 
     path: str
     size: int
+
+
+def _shards_of(split: Any) -> list[PreparedShard]:
+    return [
+        PreparedShard(os.fspath(path), size)
+        for path, size in zip(split.filepaths, split.shard_lengths, strict=True)
+    ]
+
+
+def find_shards(request: Request) -> tuple[list[str], Reader]:
+    """Returns the shards of a prepared data set, and what goes through them.
+
+    Raises:
+      UserError: No such data set, or shards of another format.
+    """
+    import tensorflow_datasets as tfds
+
+    info = tfds.builder_from_directory(find_prepared(request)).info
+    splits = request.find_splits(list(info.splits), request.location)
+    paths = [
+        s.path for split in splits.values() for s in _shards_of(info.splits[split])
+    ]
+    image, label = (request.options.get(key, key) for key in ("image", "label"))
+    features: Any = info.features
+    several = label in features and isinstance(features[label], tfds.features.Sequence)
+    return paths, prepared_reader(paths, image, label, several)
 
 
 def find_prepared(request: Request) -> str:
@@ -114,14 +142,16 @@ def _folder_names(folder: epath.Path) -> list[str]:
     return sorted(child.name for child in folder.iterdir() if child.is_dir())
 
 
-def prepared_reader(paths: Sequence[str], image: str, label: str) -> Reader:
+def prepared_reader(
+    paths: Sequence[str], image: str, label: str, several: bool = False
+) -> Reader:
     """Returns what goes through the shards of a prepared data set.
 
     Raises:
       UserError: Shards of another format.
     """
     if all(".tfrecord-" in path for path in paths):
-        return tfrecords.TFRecordReader(image, label)
+        return tfrecords.TFRecordReader(image, label, several)
     if all(".array_record-" in path for path in paths):
         return ArrayRecordReader(label)
     raise UserError(
@@ -131,10 +161,10 @@ def prepared_reader(paths: Sequence[str], image: str, label: str) -> Reader:
 
 
 def _index(
-    shards: list[PreparedShard], image: str, label: str
-) -> "tuple[Table | ArrayRecordExamples, np.ndarray]":
+    shards: list[PreparedShard], image: str, label: str, several: bool
+) -> "tuple[Table | ArrayRecordExamples, Labels]":
     paths = [shard.path for shard in shards]
-    reader = prepared_reader(paths, image, label)
+    reader = prepared_reader(paths, image, label, several)
     index = index_shards(paths, reader)
     for shard, indexed in zip(shards, index.shards, strict=True):
         if indexed.rows != shard.size:
@@ -142,13 +172,18 @@ def _index(
                 f"{shard.path} holds {indexed.rows} examples where the data set's "
                 f"information says {shard.size}; copy or prepare it again"
             )
-        if indexed.kind not in ("ids", "targets"):
+        if indexed.kind not in ("ids", "targets", "several"):
             raise UserError(
                 f"the feature {label!r} in {shard.path} holds texts; name one that "
                 "holds a number: @label=..."
             )
     if isinstance(reader, ArrayRecordReader):
         return ArrayRecordExamples(paths, image), numbers(index)
+    if several:
+        offsets = np.concatenate([[0], np.cumsum(index.label)])
+        ids = np.array(index.texts, np.int32)[index.codes]
+        labels = MultiHot(offsets, ids, int(ids.max(initial=-1)) + 1)
+        return shard_table(index), labels
     return shard_table(index), numbers(index)
 
 
@@ -164,7 +199,7 @@ class ArrayRecordReader(NamedTuple):
     @property
     def name(self) -> str:
         """Name of the index files."""
-        return f"array_record {quote(self.label, safe='')}"
+        return f"array_record,{quote(self.label, safe='')}"
 
     def __call__(self, path: str) -> Iterator[Found]:
         """Yields the number of each record, and its label.
@@ -238,10 +273,13 @@ class ArrayRecordExamples:
 
 
 def _apply_names(
-    labels: np.ndarray, names: Sequence[str] | None, request: Request, what: str
-) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    labels: Labels, names: Sequence[str] | None, request: Request, what: str
+) -> tuple[Labels, tuple[str, ...] | None]:
     """Returns the labels by the class names that were asked for, and those names."""
-    if names is not None and request.class_names is not None:
-        labels = translate_ids(labels, names, request.class_names, what)
-        return labels, request.class_names
-    return labels, None if names is None else tuple(names)
+    if names is None:
+        return labels, None
+    class_names = request.class_names or tuple(names)
+    if isinstance(labels, MultiHot):
+        ids = translate_ids(labels.ids, names, class_names, what)
+        return MultiHot(labels.offsets, ids, len(class_names)), class_names
+    return translate_ids(labels, names, class_names, what), class_names

@@ -40,15 +40,18 @@ class TFRecordReader(NamedTuple):
     Attributes:
       image: Name of the feature that holds one encoded image.
       label: Name of the feature that holds one number or one text.
+      several: Whether it holds any number of class ids or names instead.
     """
 
     image: str
     label: str
+    several: bool = False
 
     @property
     def name(self) -> str:
         """Name of the index files."""
-        return f"tfrecord {quote(self.image, safe='')} {quote(self.label, safe='')}"
+        form = "tfrecord_several" if self.several else "tfrecord"
+        return f"{form},{quote(self.image, safe='')},{quote(self.label, safe='')}"
 
     def __call__(self, path: str) -> Iterator[Found]:
         """Yields the examples of a file.
@@ -61,7 +64,8 @@ class TFRecordReader(NamedTuple):
             for start, stop in record_ranges(buffer, path):
                 example = Example(buffer, start, stop, f"{path}@{start}")
                 first, last = example.image_range(self.image)
-                yield Found(first, last - first, example.label(self.label))
+                read = example.labels if self.several else example.label
+                yield Found(first, last - first, read(self.label))
 
 
 class Example:
@@ -107,15 +111,29 @@ class Example:
         Raises:
           UserError: No such feature, or not exactly one number or text in it.
         """
-        value = self._values.get(feature)
-        found: list[int] | list[float] | list[str] = []
-        if value is not None and value.kind == BYTES:
-            found = self._texts(value)
-        elif value is not None:
-            found = numbers(self._buffer, value)
+        found = self._list(feature)
         if len(found) != 1:
             raise self._error(feature, f"{len(found)} numbers or class names, not one")
         return found[0]
+
+    def labels(self, feature: str) -> list[str]:
+        """Returns the class ids or names that a feature holds, as texts.
+
+        Raises:
+          UserError: No such feature, or a number in it that is no class id.
+        """
+        found = self._list(feature)
+        if feature not in self._values or any(isinstance(x, float) for x in found):
+            raise self._error(feature, "no list of class ids or names")
+        return [str(each) for each in found]
+
+    def _list(self, feature: str) -> list[int] | list[float] | list[str]:
+        value = self._values.get(feature)
+        if value is None:
+            return []
+        if value.kind == BYTES:
+            return self._texts(value)
+        return numbers(self._buffer, value)
 
     def _texts(self, value: Value) -> list[str]:
         """Returns the texts of a list that may be class names, none if one is not."""

@@ -16,6 +16,8 @@ from vit_jax.models import catalog, presets
 from vit_jax.models.bit import BiT
 from vit_jax.models.hybrid import Hybrid
 from vit_jax.models.mixer import Mixer
+from vit_jax.models.swin import Swin
+from vit_jax.models.swin_v2 import SwinV2
 from vit_jax.models.vit import ViT
 
 FAMILIES: Mapping[str, type[nn.Module]] = {
@@ -23,6 +25,8 @@ FAMILIES: Mapping[str, type[nn.Module]] = {
     "hybrid": Hybrid,
     "bit": BiT,
     "mixer": Mixer,
+    "swin": Swin,
+    "swin-v2": SwinV2,
 }
 
 

@@ -47,6 +47,17 @@ MIXER_SIZES: Mapping[str, Mapping[str, int]] = {
     "H": {"width": 1280, "depth": 32, "token_mlp_dim": 640, "mlp_dim": 5120},
 }
 
+# Section 3.3 of arXiv:2103.14030; H and G are from arXiv:2111.09883, with heads that
+# are 32 wide like those of the others.
+SWIN_SIZES: Mapping[str, Mapping[str, Any]] = {
+    "T": {"width": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)},
+    "S": {"width": 96, "depths": (2, 2, 18, 2), "num_heads": (3, 6, 12, 24)},
+    "B": {"width": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)},
+    "L": {"width": 192, "depths": (2, 2, 18, 2), "num_heads": (6, 12, 24, 48)},
+    "H": {"width": 352, "depths": (2, 2, 18, 2), "num_heads": (11, 22, 44, 88)},
+    "G": {"width": 512, "depths": (2, 2, 42, 4), "num_heads": (16, 32, 64, 128)},
+}
+
 GOOGLE = "google-research/vision_transformer, models_test.py"
 TIMM = "timm 1.0.31, same sizes"
 DERIVED = "derived from the sizes"
@@ -123,6 +134,31 @@ def _mixer(
     return Variant(name, "mixer", fields, parameters, source, preset="mixer")
 
 
+def _swin(
+    name: str,
+    window_size: int,
+    resolution: int,
+    parameters: int,
+    other: Mapping[str, Any] | None = None,
+    source: str = TIMM,
+) -> Variant:
+    """Makes a row of either version; `name` is such as "Swin-B-w12-384"."""
+    family, size = name.split("-")[:2]
+    fields = {**SWIN_SIZES[size], **(other or {})}
+    fields |= {"window_size": window_size, "resolution": resolution}
+    family = {"Swin": "swin", "SwinV2": "swin-v2"}[family]
+    preset = {"swin": "swin-v1"}.get(family, family)
+    if resolution == 384:
+        preset += "-384"
+    return Variant(name, family, fields, parameters, source, (), preset, resolution)
+
+
+# Heads of width 24 instead of 32.
+_C24 = {"num_heads": (4, 8, 16, 32)}
+# Windows of each stage in the pre-training at 192 pixels, where all transfers start.
+_TRANSFER = {"pretrained_window_size": (12, 12, 12, 6)}
+_EXTRA_NORM = {"extra_norm_every": 6}
+
 VARIANTS: tuple[Variant, ...] = (
     _vit("mu", 16, 76_712),
     _vit("Ti", 16, 5_717_416, GOOGLE),
@@ -171,6 +207,28 @@ VARIANTS: tuple[Variant, ...] = (
     _mixer("L", 16, 208_196_168, GOOGLE),
     _mixer("L", 32, 206_939_264, TIMM),
     _mixer("H", 14, 432_350_952),
+    _swin("Swin-T", 7, 224, 28_288_354),
+    _swin("Swin-T-c24", 8, 256, 28_306_432, _C24, DERIVED),
+    _swin("Swin-S", 7, 224, 49_606_258),
+    _swin("Swin-B", 7, 224, 87_768_224),
+    _swin("Swin-B-w12-384", 12, 384, 87_903_584),
+    _swin("Swin-L", 7, 224, 196_532_476),
+    _swin("Swin-L-w12-384", 12, 384, 196_735_516),
+    _swin("SwinV2-T", 8, 256, 28_347_154),
+    _swin("SwinV2-T-w16", 16, 256, 28_347_154),
+    _swin("SwinV2-S", 8, 256, 49_728_418),
+    _swin("SwinV2-S-w16", 16, 256, 49_728_418),
+    _swin("SwinV2-B", 8, 256, 87_918_816),
+    _swin("SwinV2-B-w16", 16, 256, 87_918_816),
+    _swin("SwinV2-B-w12-192", 12, 192, 87_918_816),
+    _swin("SwinV2-B-w12to16", 16, 256, 87_918_816, _TRANSFER),
+    _swin("SwinV2-B-w12to24-384", 24, 384, 87_918_816, _TRANSFER),
+    _swin("SwinV2-L-w12-192", 12, 192, 196_739_932),
+    _swin("SwinV2-L-w12to16", 16, 256, 196_739_932, _TRANSFER),
+    _swin("SwinV2-L-w12to24-384", 24, 384, 196_739_932, _TRANSFER),
+    # Published as 658 M and 3.0 B.
+    _swin("SwinV2-H", 12, 192, 658_036_370, _EXTRA_NORM, DERIVED),
+    _swin("SwinV2-G", 12, 192, 3_001_940_680, _EXTRA_NORM, DERIVED),
 )
 
 _BY_NAME = {variant.name: variant for variant in VARIANTS}

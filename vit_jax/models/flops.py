@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a model costs: multiply-adds of an image, exaFLOPs of a training run.
 
-Matrix products and convolutions are counted from the sizes of a model, without running
-or tracing it. Norms, activations and sums, a few per cent of a model, are left out, and
-so is the standardising of kernels; a kernel counts whole at the border of a map. The
+Matrix products and convolutions are counted from the sizes of a model, which is neither
+run nor traced. Norms, activations and sums, a few per cent of a model, are left out, as
+is the standardising of kernels; a kernel counts whole at the border of a map. The
 exaFLOPs of Table 6 of arXiv:2010.11929 come out with two operations for a multiply-add
-and with a backward pass of twice the forward pass.
+and a backward pass that costs twice the forward pass.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from flax import linen as nn
 
@@ -26,10 +25,10 @@ from vit_jax.models.vit import ViT
 
 JFT_IMAGES = 303_000_000  # Section 4.1 of the paper
 
-CHANNELS = 3
-CPB_WIDTH = 512  # hidden width of the MLP that makes V2's relative positions
-
 ResNetStride = Literal["3x3", "1x1"]
+
+_CHANNELS = 3
+_CPB_WIDTH = 512  # hidden layer of the MLP for V2's relative positions
 
 
 def multiply_adds(
@@ -40,19 +39,31 @@ def multiply_adds(
     Args:
       model: From `build_model`.
       size: Side, or (height, width), of the image in pixels.
-      resnet_stride: Where a residual unit halves the map: on its 3x3 convolution, as
-        BiT, hybrids and this package do, or on its first 1x1, as the ResNet of 2015.
+      resnet_stride: Which convolution of a residual unit halves the map: the 3x3, as in
+        BiT, the hybrids and this package, or the first 1x1, as in arXiv:1512.03385.
 
     Raises:
-      UserError: An image that does not divide into the model's patches.
+      UserError: An image that does not divide into the model's patches and windows.
+      TypeError: A model of no family that is counted here.
     """
-    height, width = pair(size)
-    if isinstance(model, ViT | Hybrid):
-        return _vit(model, (height, width), resnet_stride)
+    size = pair(size)
+    if isinstance(model, ViT):
+        grid = patch_grid(size, model.patch_size)
+        stem = _patches(grid, model.patch_size, _CHANNELS, model.width)
+        return stem + _encoder_and_head(model, math.prod(grid))
+    if isinstance(model, Hybrid):
+        grid = patch_grid(size, model.stride)
+        _, channels, resnet = _resnet(model, size, resnet_stride)
+        stem = _patches(grid, model.patch_size, channels, model.width)
+        return resnet + stem + _encoder_and_head(model, math.prod(grid))
     if isinstance(model, BiT):
-        maps, total = _resnet(model, (height, width), resnet_stride)
-        return total + _head(model, maps)
-    return _COUNTS[type(model)](model, (height, width))
+        _, channels, resnet = _resnet(model, size, resnet_stride)
+        return resnet + channels * model.num_classes
+    if isinstance(model, Mixer):
+        return _mixer(model, patch_grid(size, model.patch_size))
+    if isinstance(model, Swin | SwinV2):
+        return _swin(model, size)
+    raise TypeError(f"multiply-adds of {type(model).__name__} are not counted")
 
 
 def exaflops(
@@ -72,3 +83,98 @@ def exaflops(
     """
     once = multiply_adds(model, size, resnet_stride=resnet_stride)
     return 3 * 2 * once * images / 1e18
+
+
+def _patches(grid: Pair, patch_size: Size, channels: int, width: int) -> int:
+    return math.prod(grid) * math.prod(pair(patch_size)) * channels * width
+
+
+def _attention(groups: int, queries: int, keys: int, width: int) -> int:
+    """Counts queries times keys, and probabilities times values."""
+    return 2 * groups * queries * keys * width
+
+
+def _encoder_and_head(model: ViT | Hybrid, patches: int) -> int:
+    d, f = model.width, model.mlp_dim
+    n = patches + (model.pool == "cls")
+    dense = n * (4 * d * d + 2 * d * f)
+    total = model.depth * (dense + _attention(1, n, n, d))
+    if model.pool == "map":
+        # Query and output are of the one probe, and so is the MLP after them.
+        total += (2 * n + 2) * d * d + _attention(1, 1, n, d) + 2 * d * f
+    readouts = n if model.pool == "none" else 1
+    features = model.representation_size or d
+    if model.representation_size is not None:
+        total += readouts * d * features
+    return total + readouts * features * model.num_classes
+
+
+def _resnet(
+    model: Hybrid | BiT, size: Pair, stride: ResNetStride
+) -> tuple[Pair, int, int]:
+    """Returns the last map's rows and columns, its channels, and the multiply-adds."""
+    grid = _halve(size)
+    channels = root = 64 * model.width_factor
+    total = math.prod(grid) * 7 * 7 * _CHANNELS * channels
+    grid = _halve(grid)  # the pooling
+    for i, units in enumerate(model.stages):
+        width = root * 2**i
+        for unit in range(units):
+            before, grid = grid, _halve(grid) if i and unit == 0 else grid
+            first = grid if stride == "1x1" else before
+            total += math.prod(first) * channels * width
+            total += math.prod(grid) * (9 * width * width + width * 4 * width)
+            if unit == 0:
+                total += math.prod(grid) * channels * 4 * width  # the shortcut
+            channels = 4 * width
+    return grid, channels, total
+
+
+def _halve(grid: Pair) -> Pair:
+    return ceil_divide(grid[0], 2), ceil_divide(grid[1], 2)
+
+
+def _mixer(model: Mixer, grid: Pair) -> int:
+    n, d = math.prod(grid), model.width
+    block = 2 * d * n * model.token_mlp_dim + 2 * n * d * model.mlp_dim
+    stem = _patches(grid, model.patch_size, _CHANNELS, d)
+    return stem + model.depth * block + d * model.num_classes
+
+
+def _swin(model: Swin | SwinV2, size: Pair) -> int:
+    patch, kind = pair(model.patch_size), model.window_kind
+    pyramid = Pyramid(
+        pair(model.resolution),
+        patch,
+        pair(model.window_size),
+        len(model.depths),
+        tiled=kind != "sliding",
+    )
+    if not model.pad:
+        pyramid.check(size)
+    grid = ceil_divide(size[0], patch[0]), ceil_divide(size[1], patch[1])
+    d = model.width
+    total = _patches(grid, patch, _CHANNELS, d)
+    for i, (depth, heads, window) in enumerate(
+        zip(model.depths, model.num_heads, pyramid.windows, strict=True)
+    ):
+        if i:
+            grid, d = _halve(grid), 2 * d
+            total += math.prod(grid) * 2 * d * d  # four tokens of d / 2 become one
+        block = _window_attention(Windows(grid, window, kind), d)
+        block += math.prod(grid) * 2 * model.mlp_ratio * d * d
+        if isinstance(model, SwinV2):
+            # Once a batch, not once an image: a thousandth of the whole.
+            offsets = (2 * window[0] - 1) * (2 * window[1] - 1)
+            block += offsets * _CPB_WIDTH * (2 + heads)
+        total += depth * block
+    return total + d * model.num_classes
+
+
+def _window_attention(windows: Windows, d: int) -> int:
+    (h, w), rows = windows.grid, min(windows.size[0], windows.grid[0])
+    if windows.kind == "sliding":
+        # A row of queries meets all that lies in the rows that its windows reach.
+        return 4 * h * w * d * d + _attention(h, w, rows * w, d)
+    tokens, n = math.prod(windows.padded), math.prod(windows.size)
+    return 4 * tokens * d * d + _attention(windows.groups, n, n, d)

@@ -17,6 +17,15 @@ HALF: tuple[Rgb, Rgb] = ((127.5, 127.5, 127.5), (127.5, 127.5, 127.5))
 IMAGENET: tuple[Rgb, Rgb] = ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 
 
+# Swin, in the authors' code and in its ports.
+SWIN: Mapping[str, Any] = {"norm_eps": 1e-5, "gelu": "erf"}
+SMALL_CROP = (
+    'decode|resize_small({larger}, method="bicubic", antialias=True)'
+    '|central_crop({size})|normalize("imagenet")'
+)
+SQUARE = 'decode|resize({size}, method="bicubic", antialias=True)|normalize("imagenet")'
+
+
 @dataclasses.dataclass(frozen=True)
 class Preset:
     """How the checkpoints of one origin are run.
@@ -30,8 +39,10 @@ class Preset:
       crop_fraction: Side of the crop relative to the resized image.
       position_resize: How the origin resizes a position table to another grid:
         "zoom" (SciPy, order 1: linear with corners aligned), "linear" (JAX, half-pixel,
-        antialias), "bicubic" (torch, half-pixel, a = -0.75) or "bicubic-antialias"
-        (torch, half-pixel, a = -0.5).
+        antialias), "bicubic" (torch, half-pixel, a = -0.75), "bicubic-antialias"
+        (torch, half-pixel, a = -0.5), "geometric" (linear on a grid that grows
+        geometrically from the middle) or "none" (there is no table, or it is not
+        resized).
     """
 
     family: str
@@ -245,6 +256,68 @@ PRESETS: Mapping[str, Preset] = {
         ),
         position_resize="none",
         crop_fraction=0.875,
+    ),
+    # Files of microsoft/Swin-Transformer. Models for 384 pixels see the whole image.
+    "swin-v1": Preset(
+        family="swin",
+        fields=SWIN,
+        pixels=IMAGENET,
+        ops=SMALL_CROP,
+        position_resize="bicubic",
+        crop_fraction=0.875,
+    ),
+    "swin-v1-384": Preset(
+        family="swin",
+        fields=SWIN,
+        pixels=IMAGENET,
+        ops=SQUARE,
+        position_resize="bicubic",
+    ),
+    "timm-swin-v1": Preset(
+        family="swin",
+        fields=SWIN,
+        pixels=IMAGENET,
+        ops=SMALL_CROP,
+        position_resize="geometric",
+        crop_fraction=0.9,
+    ),
+    # The processor file of a checkpoint may say otherwise.
+    "hf-swin-v1": Preset(
+        family="swin",
+        fields=SWIN,
+        pixels=IMAGENET,
+        ops=SQUARE,
+        position_resize="none",
+    ),
+    "swin-v2": Preset(
+        family="swin-v2",
+        fields=SWIN,
+        pixels=IMAGENET,
+        ops=SMALL_CROP,
+        position_resize="none",
+        crop_fraction=0.875,
+    ),
+    "swin-v2-384": Preset(
+        family="swin-v2",
+        fields=SWIN,
+        pixels=IMAGENET,
+        ops=SQUARE,
+        position_resize="none",
+    ),
+    "timm-swin-v2": Preset(
+        family="swin-v2",
+        fields=SWIN,
+        pixels=IMAGENET,
+        ops=SMALL_CROP,
+        position_resize="none",
+        crop_fraction=0.9,
+    ),
+    "hf-swin-v2": Preset(
+        family="swin-v2",
+        fields=SWIN,
+        pixels=IMAGENET,
+        ops=SQUARE,
+        position_resize="none",
     ),
 }
 

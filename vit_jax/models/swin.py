@@ -130,8 +130,8 @@ class Swin(nn.Module):
       patch_size: Side of a patch in pixels, or (height, width).
       mlp_ratio: Width of the hidden layer of each MLP, relative to that of the tokens.
       window_kind: "shifted" in every second block, "fixed" without shifts, or
-        "sliding" with a window around each query; Table 4 has top-1 81.3, 80.2, 81.4
-        for Swin-T.
+        "sliding" with a window around each query; Tables 4 and 6 have top-1 81.3,
+        80.2 and 81.4 for Swin-T.
       relative_positions: Whether each head has a table of relative positions.
       absolute_positions: Whether a learned table is added to the embedded patches.
       pad: Whether images and maps of any size are padded at the bottom and right; else
@@ -196,8 +196,9 @@ class Swin(nn.Module):
             tiled=self.window_kind != "sliding",
         )
         check_heads(self.width, self.depths, self.num_heads)
+        _, height, width, _ = image.shape
         if not self.pad:
-            pyramid.check(image.shape[1:3])
+            pyramid.check((height, width))
         dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         norm: dict[str, Any] = {"norm_eps": self.norm_eps, **dtypes}
         out = {}

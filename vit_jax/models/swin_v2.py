@@ -205,8 +205,9 @@ class SwinV2(nn.Module):
             tiled=self.window_kind != "sliding",
         )
         check_heads(self.width, self.depths, self.num_heads)
+        _, height, width, _ = image.shape
         if not self.pad:
-            pyramid.check(image.shape[1:3])
+            pyramid.check((height, width))
         dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         norm: dict[str, Any] = {"norm_eps": self.norm_eps, **dtypes}
         out = {}

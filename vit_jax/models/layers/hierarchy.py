@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -40,7 +41,9 @@ class PatchEmbedding(nn.Module):
     param_dtype: DTypeLike
 
     @nn.compact
-    def __call__(self, image: Float[Array, "b h w c"]) -> Float[Array, "b r s d"]:
+    def __call__(
+        self, image: Float[Array | np.ndarray, "b h w c"]
+    ) -> Float[Array, "b r s d"]:
         """Returns the tokens on their grid; an image is padded to whole patches."""
         rows, columns = (
             ceil_divide(side, patch) * patch

@@ -59,8 +59,8 @@ class Axis:
             sides = self._nearest(side, lambda _: self.windows)
             raise UserError(
                 f"an image of {name} {side} does not divide into {self._parts()} of a "
-                f"model for resolution {self.resolution}; resize it to {sides}, or give "
-                "the model the resolution (and window_size) of the image, or pad=True"
+                f"model for resolution {self.resolution}; resize it to {sides}, or "
+                "give the model its resolution and a window_size for it, or pad=True"
             )
 
     def _units(self) -> list[int]:
@@ -84,7 +84,7 @@ class Axis:
         return " or ".join(str(s) for s in near if s is not None)
 
     def _other_window(self) -> str:
-        """Names the nearest window that the resolution divides into, if there is one."""
+        """Names the nearest window that the resolution divides into, if any."""
         for window in sorted(range(2, 33), key=lambda w: abs(w - self.window)):
             other = dataclasses.replace(self, window=window)
             if other.divides(self.resolution, other.windows):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention within windows: scaled products with a table, and cosines without.
 
-Section 3.2 of arXiv:2103.14030 and Section 3.3 of arXiv:2111.09883.
+Section 3.2 of arXiv:2103.14030; Sections 3.2 and 3.3 of arXiv:2111.09883.
 """
 
 import functools
@@ -167,7 +167,7 @@ class CosineAttention(nn.Module):
 
 
 def unit(x: Float[Array, "*b e"]) -> Float[Array, "*b e"]:
-    """Returns float32 vectors of length 1; x / 1e-12 where `x` is shorter than 1e-12."""
+    """Returns float32 vectors of length 1; one shorter than 1e-12 is x / 1e-12."""
     x = x.astype(jnp.float32)
     square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     return x * lax.rsqrt(jnp.maximum(square, 1e-24))

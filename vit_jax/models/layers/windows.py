@@ -91,9 +91,8 @@ class Windows:
         rows = self._rows()
 
         def reached(x: Array) -> Array:
-            return x.reshape(-1, h, w, m, e)[:, rows].reshape(
-                -1, rows.shape[1] * w, m, e
-            )
+            x = x.reshape(-1, h, w, m, e)[:, rows]
+            return x.reshape(-1, rows.shape[1] * w, m, e)
 
         return query.reshape(-1, w, m, e), reached(key), reached(value)
 
@@ -146,8 +145,9 @@ class Windows:
             return jnp.tile(near, (1, self._rows().shape[1]))[None]
         if not any(self.shift) and self.padded == self.grid:
             return None
-        regions = partition(self.regions()[None, ..., None], self.size)[..., 0]
-        return jnp.asarray(regions[:, :, None] == regions[:, None, :])
+        regions = jnp.asarray(self.regions(), jnp.float32)[None, ..., None]
+        regions = partition(regions, self.size)[..., 0]
+        return regions[:, :, None] == regions[:, None, :]
 
     def regions(self) -> Int[np.ndarray, "h w"]:
         """Numbers the regions of the rolled map; padding is -1."""
@@ -163,9 +163,7 @@ class Windows:
         return _first(h, rows)[:, None] + np.arange(rows)
 
 
-def partition(
-    x: Float[Array, "b h w d"] | Int[np.ndarray, "b h w d"], size: Pair
-) -> Float[Array, "x n d"] | Int[np.ndarray, "x n d"]:
+def partition(x: Float[Array, "b h w d"], size: Pair) -> Float[Array, "x n d"]:
     """Cuts maps into tiles in raster order, all of a batch on one axis."""
     (b, h, w, d), (rows, columns) = x.shape, size
     x = x.reshape(b, h // rows, rows, w // columns, columns, d)
@@ -181,9 +179,13 @@ def reverse(
     return tiles.transpose(0, 1, 3, 2, 4, 5).reshape(-1, h, w, d)
 
 
-def pad_bottom_right(x: Float[Array, "b h w d"], grid: Pair) -> Float[Array, "b p q d"]:
+def pad_bottom_right(
+    x: Float[Array | np.ndarray, "b h w d"], grid: Pair
+) -> Float[Array, "b p q d"]:
     """Adds rows and columns of zeros up to `grid`."""
     rows, columns = grid[0] - x.shape[1], grid[1] - x.shape[2]
+    if not rows and not columns:
+        return jnp.asarray(x)
     return jnp.pad(x, ((0, 0), (0, rows), (0, columns), (0, 0)))
 
 
