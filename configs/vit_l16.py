@@ -134,7 +134,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.evaluators.val.every_steps = 5000
     if args.tests and args.dataset == "i1k":
         for name, (dataset, split) in TESTS.items():
-            config.evaluators[name] = ConfigDict(dict(config.evaluators.val))
+            config.evaluators[name] = ConfigDict(config.evaluators.val.to_dict())
             config.evaluators[name].update(dataset=dataset, split=split)
 
     return c.smoke(config, resolution) if args.smoke else config

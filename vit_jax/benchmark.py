@@ -25,25 +25,47 @@ from absl import flags
 from vit_jax import command
 from vit_jax.errors import UserError, unknown
 
-_MODEL = flags.DEFINE_string("model", "ViT-S/16", "step: name of the model.")
+FLAGS = flags.FlagValues()
+_MODEL = flags.DEFINE_string(
+    "model", "ViT-S/16", "step: name of the model.", flag_values=FLAGS
+)
 _BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size", 16, "step, input: images a step over all devices.", lower_bound=1
+    "batch_size",
+    16,
+    "step, input: images a step over all devices.",
+    lower_bound=1,
+    flag_values=FLAGS,
 )
 _RESOLUTION = flags.DEFINE_integer(
-    "resolution", 224, "step: side of the images in pixels.", lower_bound=1
+    "resolution",
+    224,
+    "step: side of the images in pixels.",
+    lower_bound=1,
+    flag_values=FLAGS,
 )
 _DTYPE = flags.DEFINE_enum(
-    "dtype", "float32", ["float32", "bfloat16"], "step: of the computation."
+    "dtype",
+    "float32",
+    ["float32", "bfloat16"],
+    "step: of the computation.",
+    flag_values=FLAGS,
 )
 _STEPS = flags.DEFINE_integer(
-    "steps", 10, "step, input: steps to time, after the first.", lower_bound=1
+    "steps",
+    10,
+    "step, input: steps to time, after the first.",
+    lower_bound=1,
+    flag_values=FLAGS,
 )
-_DATASET = flags.DEFINE_string("dataset", "bundled:mnist", "input: a DATASET.")
-_SPLIT = flags.DEFINE_string("split", "train", "input: a split.")
+_DATASET = flags.DEFINE_string(
+    "dataset", "bundled:mnist", "input: a DATASET.", flag_values=FLAGS
+)
+_SPLIT = flags.DEFINE_string("split", "train", "input: a split.", flag_values=FLAGS)
 _OPS = flags.DEFINE_string(
     "ops",
     "decode|random_crop(28, padding=2)|value_range(-1, 1)",
     "input: the preprocessing.",
+    flag_values=FLAGS,
 )
 
 
@@ -194,4 +216,4 @@ def _seconds(arguments: Sequence[str]) -> float:
 
 
 if __name__ == "__main__":
-    command.run(main, __doc__)
+    command.run(main, __doc__, FLAGS)

@@ -21,25 +21,38 @@ from vit_jax.errors import UserError, nearest
 
 DONE, MENDABLE, USAGE, INTERRUPTED = 0, 1, 2, 75
 
+# Each command has flags of its own: two commands may then use one name for different
+# things, and importing a command changes nothing in the others.
+_SHARED = flags.FlagValues()
 _CACHE = flags.DEFINE_string(
     "compilation_cache",
     None,
     "Folder that keeps compiled programs between runs; 'off' switches it off. "
     "Default: vit_jax/xla in the user's cache folder.",
+    flag_values=_SHARED,
 )
 _TRACEBACK = flags.DEFINE_boolean(
-    "traceback", False, "Show the traceback of a user's mistake as well."
+    "traceback",
+    False,
+    "Show the traceback of a user's mistake as well.",
+    flag_values=_SHARED,
 )
 
 
-def run(main: Callable[[Sequence[str]], int | None], doc: str | None) -> None:
+def run(
+    main: Callable[[Sequence[str]], int | None],
+    doc: str | None,
+    own_flags: flags.FlagValues,
+) -> None:
     """Parses the flags, calls `main` and leaves the process.
 
     Args:
       main: Takes the arguments that are no flags, returns the exit status (None: 0).
       doc: The module's docstring: a description and an example, shown by `--help`.
+      own_flags: The flags of this command, beside those that all commands share.
     """
-    sys.exit(_run(main, doc or "", sys.argv))
+    own_flags.append_flag_values(_SHARED)
+    sys.exit(_run(main, doc or "", own_flags, sys.argv))
 
 
 def load_config(spec: str) -> ConfigDict:
@@ -75,22 +88,26 @@ def start_jax() -> None:
 
 
 def _run(
-    main: Callable[[Sequence[str]], int | None], doc: str, argv: Sequence[str]
+    main: Callable[[Sequence[str]], int | None],
+    doc: str,
+    own_flags: flags.FlagValues,
+    argv: Sequence[str],
 ) -> int:
     if any(re.fullmatch(r"--?(help|helpshort|helpfull|h)", arg) for arg in argv[1:]):
-        module = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
-        own = {flag.name for flag in module} | {_CACHE.name, _TRACEBACK.name}
-        _print_help(doc, sorted(own))
+        _print_help(doc, own_flags)
         return DONE
     try:
-        positional = flags.FLAGS(_split_overrides(argv)[0])
+        positional = own_flags(_split_overrides(argv)[0])
     except flags.Error as err:
         text = str(err).replace("\n", " ")
         bad = re.search(r"Unknown command line flag '(.+?)'", text)
-        close = nearest(bad[1], list(flags.FLAGS)) if bad else []
+        close = nearest(bad[1], list(own_flags)) if bad else []
         hint = f"; did you mean --{close[0]}?" if close else ""
         sys.stderr.write(f"usage error: {text.rstrip('.')}{hint} (see --help)\n")
         return USAGE
+    _SHARED.mark_as_parsed()
+    # The flags of absl itself, which its logging reads, keep their defaults.
+    flags.FLAGS.mark_as_parsed()
     _set_up_logging()
     try:
         return main(positional[1:]) or DONE
@@ -126,11 +143,11 @@ def _split_overrides(
     return rest, overrides
 
 
-def _print_help(doc: str, names: Sequence[str]) -> None:
+def _print_help(doc: str, own_flags: flags.FlagValues) -> None:
     lines = [doc.strip(), "", "Flags:"]
-    for name in names:
-        flag = flags.FLAGS[name]
-        default = "" if flag.value is None else f" [{flag.value}]"
+    for name in own_flags:
+        flag = own_flags[name]
+        default = "" if flag.value in (None, [], "") else f" [{flag.value}]"
         lines.append(f"  --{name}{default}\n      {flag.help}")
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -19,17 +19,23 @@ from absl import flags
 from vit_jax import command
 from vit_jax.errors import UserError
 
+FLAGS = flags.FlagValues()
 _CONFIG = flags.DEFINE_string(
-    "config", None, "FILE or FILE:ARGS of a config.", required=True
+    "config", None, "FILE or FILE:ARGS of a config.", required=True, flag_values=FLAGS
 )
 _WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Directory of the run: local or gs://.", required=True
+    "workdir",
+    None,
+    "Directory of the run: local or gs://.",
+    required=True,
+    flag_values=FLAGS,
 )
 _CHECK = flags.DEFINE_boolean(
     "check",
     False,
     "Read the data, build everything, draw training images into the workdir; train "
     "nothing.",
+    flag_values=FLAGS,
 )
 
 
@@ -61,4 +67,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    command.run(main, __doc__)
+    command.run(main, __doc__, FLAGS)

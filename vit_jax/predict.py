@@ -18,13 +18,26 @@ from absl import flags
 from vit_jax import command
 from vit_jax.errors import UserError
 
+FLAGS = flags.FlagValues()
 _CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", None, "DIR, DIR@STEP, DIR:ema or DIR:raw of a run.", required=True
+    "checkpoint",
+    None,
+    "DIR, DIR@STEP, DIR:ema or DIR:raw of a run.",
+    required=True,
+    flag_values=FLAGS,
 )
-_TOP = flags.DEFINE_integer("top", 5, "How many classes to show.", lower_bound=1)
-_JSON = flags.DEFINE_boolean("json", False, "One JSON line a picture instead.")
+_TOP = flags.DEFINE_integer(
+    "top", 5, "How many classes to show.", lower_bound=1, flag_values=FLAGS
+)
+_JSON = flags.DEFINE_boolean(
+    "json", False, "One JSON line a picture instead.", flag_values=FLAGS
+)
 _BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size", 32, "Pictures that go through the model together.", lower_bound=1
+    "batch_size",
+    32,
+    "Pictures that go through the model together.",
+    lower_bound=1,
+    flag_values=FLAGS,
 )
 
 
@@ -96,4 +109,4 @@ def _show(image: str, classes: Sequence[tuple[str, float]]) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main, __doc__)
+    command.run(main, __doc__, FLAGS)

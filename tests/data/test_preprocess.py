@@ -5,7 +5,8 @@ import tensorflow as tf
 
 from tests.data import pictures
 from vit_jax.data import pixels
-from vit_jax.data.preprocess import build_preprocess, check_ops, is_random, op_seed
+from vit_jax.data.op_arguments import op_word
+from vit_jax.data.preprocess import build_preprocess, check_ops, is_random
 from vit_jax.errors import UserError
 
 TRAIN = (
@@ -95,14 +96,14 @@ def test_op_number_i_draws_from_the_seed_plus_a_word_of_i():
     op = build_preprocess("drop|drop|flip_lr")
     for number in range(40):
         seed = tf.constant([number, 9])
-        draw = tf.random.stateless_uniform([], op_seed(seed, 2))
+        draw = tf.random.stateless_uniform([], seed + op_word(2))
         expected = image[:, ::-1] if draw < 0.5 else image
         assert np.array_equal(op({"image": image, "seed": seed})["image"], expected)
 
 
 def test_seeds_of_ops_and_examples_never_meet():
     pairs = np.stack([np.arange(64), np.zeros(64)], 1).astype(np.int32)
-    seeds = np.concatenate([op_seed(pairs, index).numpy() for index in range(32)])
+    seeds = np.concatenate([pairs + op_word(index) for index in range(32)])
     assert len(np.unique(seeds, axis=0)) == 64 * 32
     draws = [float(tf.random.stateless_uniform([], seed)) for seed in seeds[::4]]
     histogram = np.histogram(draws, 8, (0, 1))[0]  # 64 expected in each, deviation 7.5

@@ -19,7 +19,7 @@ from vit_jax.models import build_model
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
 SWIN = {
-    "width": 32,
+    "width": 64,
     "depths": (2, 1),
     "num_heads": (2, 4),
     "window_size": 2,

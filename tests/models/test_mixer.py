@@ -100,7 +100,7 @@ def test_resolution_tells_grids_of_one_size_apart():
     with pytest.raises(UserError, match="grid of 2x3 patches, but the image has 3x2"):
         jax.eval_shape(model.apply, shapes, images(12, 8))
     with pytest.raises(UserError, match="grid of 2x3 patches, but the image has 2x2"):
-        model.init(jax.random.key(0), images(8, 8))
+        jax.eval_shape(model.init, jax.random.key(0), images(8, 8))
 
 
 def test_size_that_the_patch_does_not_divide_is_refused():
@@ -111,17 +111,15 @@ def test_size_that_the_patch_does_not_divide_is_refused():
 def test_dropout_zeroes_the_branches_and_drop_path_skips_them():
     model, image = mixer(dropout_rate=0.5), images(batch=16)
     params = random_params(model, image)
-    apply = jax.jit(model.apply, static_argnames="train")
     rngs = {"dropout": jax.random.key(0)}
-    _, out = apply({"params": params}, image, train=True, rngs=rngs)
+    _, out = model.apply({"params": params}, image, train=True, rngs=rngs)
     for branch in ("block00/token_mixing", "block01/channel_mixing"):
         # 16 * 6 * 16 draws: five standard errors are 0.064.
         assert abs(np.mean(out[branch] == 0) - 0.5) < 0.07
 
     model = mixer(drop_path_rate=0.5)
-    apply = jax.jit(model.apply, static_argnames="train")
     rngs = {"drop_path": jax.random.key(0)}
-    _, out = apply({"params": params}, image, train=True, rngs=rngs)
+    _, out = model.apply({"params": params}, image, train=True, rngs=rngs)
     # The ramp starts at 0: the first block adds both its branches, whole.
     stem = out["stem"].reshape(16, 6, 16)
     total = stem + out["block00/token_mixing"] + out["block00/channel_mixing"]

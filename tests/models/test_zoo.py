@@ -17,7 +17,7 @@ SIZES = {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32}
 MIXER = {"width": 16, "depth": 1, "token_mlp_dim": 8, "mlp_dim": 32}
 SWIN = {
     "width": 16,
-    "depths": (2, 1),
+    "depths": (1, 1),
     "num_heads": (2, 2),
     "patch_size": 2,
     "window_size": 2,
@@ -32,10 +32,12 @@ TINY = {
     "swin-v2": ("SwinV2-T", SWIN),
 }
 # What makes training random in a family.
+DROPS = {"dropout_rate": 0.5, "drop_path_rate": 0.5}
 RATES = {
-    **dict.fromkeys(TINY, {"dropout_rate": 0.5, "drop_path_rate": 0.5, "depth": 2}),
+    **{family: {**DROPS, "depth": 2} for family in ("vit", "hybrid", "mixer")},
     "bit": {"drop_path_rate": 0.5, "stages": (2,)},
-    **dict.fromkeys(("swin", "swin-v2"), {"dropout_rate": 0.5, "drop_path_rate": 0.5}),
+    "swin": DROPS,
+    "swin-v2": DROPS,
 }
 WITHOUT_ATTENTION = ("bit", "mixer")
 # Parameters that a later layer ignores: a softmax what all scores of a query have in

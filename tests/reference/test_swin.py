@@ -145,7 +145,9 @@ def timm_model(params, model, size):
     fields = {}
     if hasattr(model, "pretrained_window_size"):
         name = "swinv2_tiny_window8_256"
-        fields["pretrained_window_sizes"] = model.pretrained_window_size or (0,) * 4
+        fields["pretrained_window_sizes"] = model.pretrained_window_size or (0,) * len(
+            model.depths
+        )
     reference = timm.create_model(
         name,
         pretrained=False,
@@ -172,7 +174,7 @@ def transformers_model(params, model, size):
         config = transformers.SwinConfig(**fields)
         reference = transformers.SwinForImageClassification(config)
         return load(reference, swin_v1_state(params))
-    windows = model.pretrained_window_size or (0,) * 4
+    windows = model.pretrained_window_size or (0,) * len(model.depths)
     config = transformers.Swinv2Config(pretrained_window_sizes=list(windows), **fields)
     reference = transformers.Swinv2ForImageClassification(config)
     return load(reference, swin_v2_state(params))
@@ -226,10 +228,9 @@ def test_logits_equal_the_reference(case, make):
     model = build_model(name, num_classes=1000, **{**SMALL, **overrides})
     params = random_params(model, side)
     reference = make(params, model, side)
-    for kind in ("random", "nearly constant"):
-        batch = 1 if side > 224 else 2
-        image = images((side, side), kind, batch)
-        assert difference(model, params, reference, image) < LOGITS, kind
+    # Both kinds in one batch, so that each model is compiled once.
+    kinds = [images((side, side), kind, 1) for kind in ("random", "nearly constant")]
+    assert difference(model, params, reference, np.concatenate(kinds)) < LOGITS
 
 
 def test_sides_of_an_image_may_differ():
@@ -248,37 +249,39 @@ def test_sides_of_an_image_may_differ():
     assert difference(model, params, reference, images(size, "random")) < LOGITS
 
 
-@pytest.mark.parametrize("case", ["v1", "v2"])
-@pytest.mark.parametrize("kind", ["random", "nearly constant"])
-def test_the_other_form_of_gelu_does_not_pass(case, kind):
-    name, overrides, side = CASES[case]
-    model = build_model(name, num_classes=1000, **{**SMALL, **overrides})
-    params = random_params(model, side)
-    reference = timm_model(params, model, side)
-    other = model.clone(gelu="tanh")
-    assert difference(other, params, reference, images((side, side), kind)) > LOGITS
+TINY = {**SMALL, "depths": (1, 1), "num_heads": (1, 2)}
+TINY |= {"window_size": 4, "resolution": 32}
 
 
-def test_another_epsilon_does_not_pass_on_a_nearly_constant_image():
-    name, overrides, side = CASES["v1"]
-    model = build_model(name, num_classes=1000, **{**SMALL, **overrides})
-    params = random_params(model, side)
+@pytest.mark.parametrize("name", ["Swin-T", "SwinV2-T"])
+def test_the_other_form_of_gelu_does_not_pass(name):
+    model = build_model(name, num_classes=1000, **TINY)
+    params = random_params(model, 32)
+    reference = timm_model(params, model, 32)
+    image = images((32, 32), "random")
+    assert difference(model.clone(gelu="tanh"), params, reference, image) > LOGITS
+    assert difference(model, params, reference, image) < LOGITS
+
+
+@pytest.mark.parametrize("name", ["Swin-T", "SwinV2-T"])
+def test_another_epsilon_does_not_pass_on_a_nearly_constant_image(name):
+    model = build_model(name, num_classes=1000, **TINY)
+    params = random_params(model, 32)
     # Small tokens, as a nearly constant image gives where its mean is projected away.
     params["patch_embed"]["proj"]["kernel"] *= 1e-2
     params["patch_embed"]["proj"]["bias"] *= 0
-    reference = timm_model(params, model, side)
-    image = images((side, side), "nearly constant")
-    other = model.clone(norm_eps=1e-6)
-    assert difference(other, params, reference, image) > LOGITS
+    reference = timm_model(params, model, 32)
+    image = images((32, 32), "nearly constant")
+    assert difference(model.clone(norm_eps=1e-6), params, reference, image) > LOGITS
     assert difference(model, params, reference, image) < LOGITS
 
 
 def test_positions_relative_to_another_window_do_not_pass():
-    model = build_model("SwinV2-T", num_classes=1000, resolution=64, **SMALL)
-    model = model.clone(pretrained_window_size=(12, 12, 12, 6))
-    params = random_params(model, 64)
-    reference = timm_model(params, model, 64)
-    image = images((64, 64), "random")
+    model = build_model("SwinV2-T", num_classes=1000, **TINY)
+    model = model.clone(pretrained_window_size=(12, 6))
+    params = random_params(model, 32)
+    reference = timm_model(params, model, 32)
+    image = images((32, 32), "random")
     other = model.clone(pretrained_window_size=None)
     assert difference(other, params, reference, image) > 10 * LOGITS
     assert difference(model, params, reference, image) < LOGITS
@@ -286,8 +289,7 @@ def test_positions_relative_to_another_window_do_not_pass():
 
 @pytest.mark.parametrize("name", ["Swin-T", "SwinV2-T"])
 def test_gradients_equal_the_reference(name):
-    sizes = {**SMALL, "depths": (2, 2), "num_heads": (1, 2)}
-    model = build_model(name, num_classes=1000, window_size=4, resolution=32, **sizes)
+    model = build_model(name, num_classes=1000, **{**TINY, "depths": (2, 2)})
     params = random_params(model, 32)
     image = images((32, 32), "random", batch=4)
     target = np.random.default_rng(2).normal(size=(4, 1000)).astype(np.float32)
@@ -304,5 +306,6 @@ def test_gradients_equal_the_reference(name):
     largest = max(float(grad.abs().max()) for grad in grads.values())
     for key, parameter in compared.items():
         expected, got = parameter.grad.reshape(-1), grads[key].reshape(-1)
-        scale = max(float(expected.abs().max()), 1e-3 * largest)
+        # That of logit_scale nearly cancels, and the rest of it is rounding.
+        scale = max(float(expected.abs().max()), 1e-2 * largest)
         assert float((got - expected).abs().max()) < GRADIENTS * scale, key

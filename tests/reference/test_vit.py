@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ViT with the same weights in timm and in transformers.
-
-The mappings below are written for these tests alone; they share no code with the
-converters, so that a mistake in one does not hide in the other.
-"""
+"""ViT with the same weights in timm and in transformers."""
 
 import warnings
 
@@ -12,7 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import trees
+from tests.reference.weights import (
+    images,
+    random_params,
+    timm_state,
+    to_torch,
+    transformers_state,
+)
 from vit_jax.models import build_model
 
 pytestmark = pytest.mark.reference
@@ -28,110 +30,6 @@ with warnings.catch_warnings():
 LOGITS = 1e-4
 # Of a gradient, relative to the largest of its parameter.
 GRADIENTS = 1e-3
-
-
-def random_params(model, side, seed=0):
-    """Random weights that keep activations of size 1 and leave no parameter at zero."""
-    rng = np.random.default_rng(seed)
-    image = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
-
-    def draw(name, leaf):
-        if name.endswith("kernel"):
-            inputs = np.prod(leaf.shape[:-1])
-            if leaf.ndim == 3 and not name.endswith("out/kernel"):
-                inputs = leaf.shape[0]
-            values = rng.normal(0, inputs**-0.5, leaf.shape)
-        else:
-            values = rng.normal(float(name.endswith("scale")), 0.1, leaf.shape)
-        return np.asarray(values, np.float32)
-
-    return trees.map_with_name(draw, shapes)
-
-
-def images(side, kind, batch=2):
-    rng = np.random.default_rng(1)
-    noise = rng.normal(size=(batch, side, side, 3))
-    pixels = noise if kind == "random" else 0.5 + 1e-3 * noise
-    return pixels.astype(np.float32)
-
-
-def to_torch(array):
-    return torch.from_numpy(np.array(array, order="C"))
-
-
-def dense(name, layer):
-    """A dense layer: torch keeps the transpose; heads flatten with the head first."""
-    kernel, bias = np.asarray(layer["kernel"]), np.asarray(layer["bias"])
-    outputs = bias.size
-    return {
-        f"{name}.weight": to_torch(kernel.reshape(-1, outputs).T),
-        f"{name}.bias": to_torch(bias.reshape(outputs)),
-    }
-
-
-def norm(name, layer):
-    return {
-        f"{name}.weight": to_torch(layer["scale"]),
-        f"{name}.bias": to_torch(layer["bias"]),
-    }
-
-
-def stem(prefix, positions, conv, params):
-    table = params["Transformer"]["posembed_input"]["pos_embedding"]
-    return {
-        f"{prefix}cls_token": to_torch(params["cls"]),
-        f"{prefix}{positions}": to_torch(table),
-        f"{prefix}{conv}.weight": to_torch(
-            np.asarray(params["embedding"]["kernel"]).transpose(3, 2, 0, 1)
-        ),
-        f"{prefix}{conv}.bias": to_torch(params["embedding"]["bias"]),
-    }
-
-
-def blocks(params):
-    encoder = params["Transformer"]
-    depth = sum(name.startswith("encoderblock_") for name in encoder)
-    for i in range(depth):
-        block = encoder[f"encoderblock_{i}"]
-        yield i, block, block["MultiHeadDotProductAttention_0"], block["MlpBlock_0"]
-
-
-def timm_state(params):
-    state = stem("", "pos_embed", "patch_embed.proj", params)
-    for i, block, attention, mlp in blocks(params):
-        parts = [dense("x", attention[name]) for name in ("query", "key", "value")]
-        for kind in ("weight", "bias"):
-            state[f"blocks.{i}.attn.qkv.{kind}"] = torch.cat(
-                [part[f"x.{kind}"] for part in parts]
-            )
-        state |= dense(f"blocks.{i}.attn.proj", attention["out"])
-        state |= norm(f"blocks.{i}.norm1", block["LayerNorm_0"])
-        state |= norm(f"blocks.{i}.norm2", block["LayerNorm_1"])
-        state |= dense(f"blocks.{i}.mlp.fc1", mlp["Dense_0"])
-        state |= dense(f"blocks.{i}.mlp.fc2", mlp["Dense_1"])
-    state |= norm("norm", params["Transformer"]["encoder_norm"])
-    return state | dense("head", params["head"])
-
-
-def transformers_state(params):
-    state = stem(
-        "vit.embeddings.",
-        "position_embeddings",
-        "patch_embeddings.projection",
-        params,
-    )
-    for i, block, attention, mlp in blocks(params):
-        name = f"vit.layers.{i}"
-        for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v")):
-            state |= dense(f"{name}.attention.{theirs}_proj", attention[ours])
-        state |= dense(f"{name}.attention.o_proj", attention["out"])
-        state |= norm(f"{name}.layernorm_before", block["LayerNorm_0"])
-        state |= norm(f"{name}.layernorm_after", block["LayerNorm_1"])
-        state |= dense(f"{name}.mlp.fc1", mlp["Dense_0"])
-        state |= dense(f"{name}.mlp.fc2", mlp["Dense_1"])
-    state |= norm("vit.layernorm", params["Transformer"]["encoder_norm"])
-    return state | dense("classifier", params["head"])
 
 
 def timm_model(params, **sizes):

@@ -34,42 +34,59 @@ from vit_jax.data.sources import open_source
 from vit_jax.errors import UserError
 
 
-def define_flags() -> None:
-    """Defines the flags of this command (see `prepare.define_flags`)."""
-    flags.DEFINE_string("dataset", None, "The training DATASET.", required=True)
-    flags.DEFINE_string("split", "train", "Its split.")
-    flags.DEFINE_multi_string(
-        "against", None, "'DATASET SPLIT' of test images; repeatable.", required=True
-    )
-    flags.DEFINE_string("output", None, "Folder of the results.", required=True)
-    flags.DEFINE_integer(
-        "radius", duplicate_search.RADIUS, "Bits that hashes may differ in."
-    )
-    flags.DEFINE_float(
-        "threshold", duplicate_search.THRESHOLD, "Largest pixel distance."
-    )
-    flags.DEFINE_string("data_dir", None, "Where TensorFlow Datasets lie.")
-    flags.DEFINE_string("beam", "", "Beam's own flags; by default all cores here.")
+FLAGS = flags.FlagValues()
+flags.DEFINE_string(
+    "dataset", None, "The training DATASET.", required=True, flag_values=FLAGS
+)
+flags.DEFINE_string("split", "train", "Its split.", flag_values=FLAGS)
+flags.DEFINE_multi_string(
+    "against",
+    None,
+    "'DATASET SPLIT' of test images; repeatable.",
+    required=True,
+    flag_values=FLAGS,
+)
+flags.DEFINE_string(
+    "output", None, "Folder of the results.", required=True, flag_values=FLAGS
+)
+flags.DEFINE_integer(
+    "radius",
+    duplicate_search.RADIUS,
+    "Bits that hashes may differ in.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_float(
+    "threshold",
+    duplicate_search.THRESHOLD,
+    "Largest pixel distance.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_string(
+    "data_dir", None, "Where TensorFlow Datasets lie.", flag_values=FLAGS
+)
+flags.DEFINE_string(
+    "beam", "", "Beam's own flags; by default all cores here.", flag_values=FLAGS
+)
 
 
 def main(argv: Sequence[str]) -> None:
     """Searches as the flags say."""
     if argv:
         raise UserError(f"unexpected argument {argv[0]!r}; all settings are flags")
-    values = flags.FLAGS
-    tests = [split_against(text) for text in values.against]
+
+    tests = [split_against(text) for text in FLAGS.against]
     sources = [
-        open_source(dataset, split, data_dir=values.data_dir)
-        for dataset, split in [(values.dataset, values.split), *tests]
+        open_source(dataset, split, data_dir=FLAGS.data_dir)
+        for dataset, split in [(FLAGS.dataset, FLAGS.split), *tests]
     ]
-    output = command.absolute_workdir(values.output)
+    output = command.absolute_workdir(FLAGS.output)
     report = duplicate_search.search(
         sources[0],
         sources[1:],
         output=output,
-        run_jobs=prepare_jobs.beam_runner(shlex.split(values.beam)),
-        radius=values.radius,
-        threshold=values.threshold,
+        run_jobs=prepare_jobs.beam_runner(shlex.split(FLAGS.beam)),
+        radius=FLAGS.radius,
+        threshold=FLAGS.threshold,
     )
     found, examples = len(report["removed"]), report["examples"]
     print(f"{found} of {examples} examples are near-duplicates; see {output}")
@@ -92,5 +109,4 @@ def split_against(text: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    define_flags()
-    command.run(main, __doc__)
+    command.run(main, __doc__, FLAGS)

@@ -31,15 +31,23 @@ from vit_jax.errors import UserError
 BAR_WIDTH = 30
 
 
-def define_flags() -> None:
-    """Defines the flags of this command; see `prepare.define_flags`."""
-    flags.DEFINE_integer(
-        "workers", os.cpu_count(), "Processes that go through shards.", lower_bound=1
-    )
-    flags.DEFINE_string(
-        "index_dir", None, f"Folder of the indexes; as the variable {VARIABLE}."
-    )
-    flags.DEFINE_string("data_dir", None, "Where TensorFlow Datasets lie.")
+FLAGS = flags.FlagValues()
+flags.DEFINE_integer(
+    "workers",
+    os.cpu_count(),
+    "Processes that go through shards.",
+    lower_bound=1,
+    flag_values=FLAGS,
+)
+flags.DEFINE_string(
+    "index_dir",
+    None,
+    f"Folder of the indexes; as the variable {VARIABLE}.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_string(
+    "data_dir", None, "Where TensorFlow Datasets lie.", flag_values=FLAGS
+)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -48,14 +56,14 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(
             "name one data set, in quotes, such as 'tar:/data/imagenet/train-*.tar'"
         )
-    values = flags.FLAGS
-    if values.index_dir is not None:
-        os.environ[VARIABLE] = command.absolute_workdir(values.index_dir)
+
+    if FLAGS.index_dir is not None:
+        os.environ[VARIABLE] = command.absolute_workdir(FLAGS.index_dir)
         logging.info("runs find this index with %s=%s", VARIABLE, os.environ[VARIABLE])
     start = time.monotonic()
-    paths, reader = find_dataset_shards(argv[0], values.data_dir)
+    paths, reader = find_dataset_shards(argv[0], FLAGS.data_dir)
     index = index_shards(
-        paths, reader, workers=values.workers, report=make_report(sys.stderr.isatty())
+        paths, reader, workers=FLAGS.workers, report=make_report(sys.stderr.isatty())
     )
     folders = list(dict.fromkeys(map(os.path.dirname, paths)))
     places = [p for folder in folders for p in Store(folder, reader.name).places]
@@ -107,5 +115,4 @@ def make_report(terminal: bool) -> Callable[[int, int], None]:
 
 
 if __name__ == "__main__":
-    define_flags()
-    command.run(main, __doc__)
+    command.run(main, __doc__, FLAGS)

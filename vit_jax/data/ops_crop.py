@@ -12,8 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 from vit_jax.data import decode as decoding
-from vit_jax.data.op_arguments import Method, pad_target, pair
-from vit_jax.data.ops_image import Decode, Features, Op, on_image, resize_image
+from vit_jax.data.op_arguments import LABEL_OPS, Method, op_word, pad_target, pair
+from vit_jax.data.ops_image import (
+    Decode,
+    Features,
+    Op,
+    flip_at_random,
+    on_image,
+    resize_image,
+)
 from vit_jax.errors import UserError
 from vit_jax.registry import OPS
 
@@ -32,12 +39,13 @@ def inception_crop(
     The sampling of GoogLeNet (arXiv:1409.4842, section 6): area uniform in the given
     range, aspect ratio in 3/4...4/3.
 
-    Two neighbours make it faster. Directly after `decode`, plain JPEG files are only
+    Three neighbours make it faster. Directly after `decode`, plain JPEG files are only
     decoded where the box lies. The box is the same; its outermost pixels miss the
     neighbours that colour is interpolated from, and differ (by at most 31 levels in 500
-    photographs, before resizing; none further inside). And where nothing but `flip_lr`
-    and ops on labels stand between it and `value_range` or `normalize`, levels keep
-    their fractions (at most half a level from the rounded ones).
+    photographs, before resizing; none further inside). A `flip_lr` directly behind it
+    turns the box before it is resized (the same to rounding). And where only ops on
+    labels stand between these and `value_range` or `normalize`, levels keep their
+    fractions (at most half a level from the rounded ones).
 
     Args:
       size: Side of a square or (height, width) to resize to; None keeps the box.
@@ -63,7 +71,19 @@ def inception_crop(
 
 @dataclasses.dataclass(frozen=True)
 class InceptionCrop:
-    """What `inception_crop` makes; `decode` and `fractions` are set by neighbours."""
+    """What `inception_crop` makes.
+
+    Attributes:
+      size: See `inception_crop`, also for the next four.
+      area: Least and greatest area of the box as a fraction.
+      method: How to resize.
+      antialias: Whether to widen the kernel.
+      scaled: Whether to decode large pictures smaller.
+      decode: The op before, if its work is done here.
+      flip: What added to the seed gives that of the `flip_lr` behind; None if its work
+        is not done here.
+      fractions: Whether the levels become float32 and keep their fractions.
+    """
 
     size: tuple[int, int] | None
     area: tuple[float, float]
@@ -71,11 +91,14 @@ class InceptionCrop:
     antialias: bool
     scaled: bool
     decode: Decode | None = None
+    flip: np.ndarray | None = None
     fractions: bool = False
 
     def __call__(self, features: Features) -> Features:
         """Crops `features["image"]`, decoding it first if `decode` is set."""
         image = self._box(features)
+        if self.flip is not None:
+            image = flip_at_random(image, features["seed"] + self.flip)
         if self.size is not None:
             image = resize_image(
                 image, self.size, self.method, self.antialias, not self.fractions
@@ -133,7 +156,7 @@ class InceptionCrop:
 
 
 def fuse(ops: Sequence[Op], names: Sequence[str]) -> list[Op | None]:
-    """Lets each `inception_crop` use what stands next to it.
+    """Lets each `inception_crop` do the work of its neighbours.
 
     Args:
       ops: The ops of a string.
@@ -144,24 +167,27 @@ def fuse(ops: Sequence[Op], names: Sequence[str]) -> list[Op | None]:
     """
     fused: list[Op | None] = list(ops)
     for index, op in enumerate(ops):
-        if isinstance(op, InceptionCrop):
-            before = ops[index - 1] if index else None
-            if isinstance(before, Decode):
-                op = dataclasses.replace(op, decode=before)
-                fused[index - 1] = None
-            scales = _becomes_float(names[index + 1 :])
-            fused[index] = dataclasses.replace(op, fractions=scales)
+        if not isinstance(op, InceptionCrop):
+            continue
+        before = ops[index - 1] if index else None
+        decode = before if isinstance(before, Decode) else None
+        if decode is not None:
+            fused[index - 1] = None
+        behind = [*names[index + 1 :], ""]
+        flip = None
+        if behind[0] == "flip_lr":
+            flip = op_word(index + 1) - op_word(index)
+            fused[index + 1] = None
+        fused[index] = dataclasses.replace(
+            op, decode=decode, flip=flip, fractions=_becomes_float(behind)
+        )
     return fused
 
 
 def _becomes_float(names: Sequence[str]) -> bool:
     """Says whether no op asks for whole levels before one that makes floats."""
-    for name in names:
-        if name in ("value_range", "normalize"):
-            return True
-        if name not in ("flip_lr", "onehot", "keep", "drop"):
-            return False
-    return False
+    others = [name for name in names if name not in (*LABEL_OPS, "flip_lr")]
+    return others[:1] in (["value_range"], ["normalize"])
 
 
 @OPS.register(random=True)

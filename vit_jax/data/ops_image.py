@@ -107,14 +107,16 @@ def resize_small(size: int, method: Method = "area", antialias: bool = False) ->
 @OPS.register(random=True)
 def flip_lr() -> Op:
     """Random: mirrors left and right with probability one half."""
+    return lambda features: {
+        **features,
+        "image": flip_at_random(features["image"], features["seed"]),
+    }
 
-    def run(features: Features) -> Features:
-        image = features["image"]
-        flip = tf.random.stateless_uniform([], features["seed"]) < 0.5
-        flipped = tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: image)
-        return {**features, "image": flipped}
 
-    return run
+def flip_at_random(image: Any, seed: Any) -> tf.Tensor:
+    """Mirrors left and right if the seed says so."""
+    flip = tf.random.stateless_uniform([], seed) < 0.5
+    return tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: image)
 
 
 @OPS.register()
@@ -125,7 +127,7 @@ def value_range(
     in_max: float = 255.0,
     clip: bool = False,
 ) -> Op:
-    """Maps levels linearly to another range: float32, (x - 127.5) / 127.5 by default.
+    """Maps levels linearly to another range: float32, x / 127.5 - 1 by default.
 
     Args:
       vmin: Where `in_min` goes.
@@ -134,10 +136,10 @@ def value_range(
       in_max: Upper end of the given range.
       clip: Whether to clip to `vmin`...`vmax`.
     """
-    shift, divisor = range_shift(vmin, vmax, in_min, in_max)
+    shift, factor = range_shift(vmin, vmax, in_min, in_max)
 
     def run(image: tf.Tensor) -> tf.Tensor:
-        scaled = (tf.cast(image, tf.float32) - shift) / divisor
+        scaled = (tf.cast(image, tf.float32) - shift) * factor
         return tf.clip_by_value(scaled, vmin, vmax) if clip else scaled
 
     return on_image(run)
@@ -160,7 +162,7 @@ def normalize(
         # As rows of (w * 3): numbers that repeat every three are slow to broadcast.
         height, width = tf.unstack(tf.shape(image)[:2])
         rows = tf.reshape(tf.cast(image, tf.float32), [height, 3 * width])
-        rows = (rows - tf.tile(mean255, [width])) / tf.tile(std255, [width])
+        rows = (rows - tf.tile(mean255, [width])) * tf.tile(1 / std255, [width])
         scaled = tf.reshape(rows, [height, width, 3])
         scaled.set_shape(image.shape)
         return scaled

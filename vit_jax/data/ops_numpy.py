@@ -97,10 +97,10 @@ def value_range(
     clip: bool = False,
 ):
     """See `ops_image.value_range`."""
-    shift, divisor = range_shift(vmin, vmax, in_min, in_max)
+    shift, factor = range_shift(vmin, vmax, in_min, in_max)
 
     def run(image: np.ndarray) -> Float[np.ndarray, "h w c"]:
-        scaled = (image.astype(np.float32) - shift) / divisor
+        scaled = (image.astype(np.float32) - shift) * factor
         return np.clip(scaled, np.float32(vmin), np.float32(vmax)) if clip else scaled
 
     return run
@@ -112,7 +112,7 @@ def normalize(
 ):
     """See `ops_image.normalize`."""
     mean255, std255 = statistics(mean, std)
-    return lambda image: (image.astype(np.float32) - mean255) / std255
+    return lambda image: (image.astype(np.float32) - mean255) * (1 / std255)
 
 
 def _resize(

@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from vit_jax.data.op_arguments import LABEL_OPS
 from vit_jax.data.ops_numpy import NUMPY_OPS
 from vit_jax.errors import UserError
 from vit_jax.registry import OPS, Call, parse_pipeline
@@ -178,8 +179,15 @@ def _build(call: Call) -> Callable[[Any], Any]:
     return NUMPY_OPS.build(call)
 
 
-RANDOM_OPS = ("flip_lr", "inception_crop", "randaug", "random_crop")
-LABEL_OPS = ("drop", "keep", "onehot")
+RANDOM_OPS = (
+    "autoaugment",
+    "color_jitter",
+    "flip_lr",
+    "inception_crop",
+    "randaug",
+    "random_crop",
+    "random_erasing",
+)
 
 
 @NUMPY_OPS.register()

@@ -32,54 +32,71 @@ from vit_jax.data import prepare_jobs, prepare_shards, prepare_task
 from vit_jax.errors import UserError
 
 
-def define_flags() -> None:
-    """Defines the flags of this command.
-
-    Not at the top: what is defined there, no other command could define when both are
-    imported.
-    """
-    flags.DEFINE_string("input", None, "Archives or a DATASET.", required=True)
-    flags.DEFINE_string("split", "train", "A split of it.")
-    flags.DEFINE_string(
-        "output", None, "Folder of the shards: local or gs://.", required=True
-    )
-    flags.DEFINE_enum("format", "tar", prepare_shards.FORMATS, "Form of the shards.")
-    flags.DEFINE_integer(
-        "shards", None, "Their number; by default 10,000 examples each.", lower_bound=1
-    )
-    flags.DEFINE_integer("seed", 0, "Fixes the order.", lower_bound=0)
-    flags.DEFINE_multi_string(
-        "removed", [], "File of ids to leave out (of vit_jax.data.duplicates)."
-    )
-    flags.DEFINE_integer("take", None, "Write a random subset of this size.")
-    flags.DEFINE_boolean("allow_incomplete", False, "Accept less than all of ImageNet.")
-    flags.DEFINE_string("data_dir", None, "Where TensorFlow Datasets lie.")
-    flags.DEFINE_string("beam", "", "Beam's own flags; by default all cores here.")
+FLAGS = flags.FlagValues()
+flags.DEFINE_string(
+    "input", None, "Archives or a DATASET.", required=True, flag_values=FLAGS
+)
+flags.DEFINE_string("split", "train", "A split of it.", flag_values=FLAGS)
+flags.DEFINE_string(
+    "output",
+    None,
+    "Folder of the shards: local or gs://.",
+    required=True,
+    flag_values=FLAGS,
+)
+flags.DEFINE_enum(
+    "format", "tar", prepare_shards.FORMATS, "Form of the shards.", flag_values=FLAGS
+)
+flags.DEFINE_integer(
+    "shards",
+    None,
+    "Their number; by default 10,000 examples each.",
+    lower_bound=1,
+    flag_values=FLAGS,
+)
+flags.DEFINE_integer("seed", 0, "Fixes the order.", lower_bound=0, flag_values=FLAGS)
+flags.DEFINE_multi_string(
+    "removed",
+    [],
+    "File of ids to leave out (of vit_jax.data.duplicates).",
+    flag_values=FLAGS,
+)
+flags.DEFINE_integer(
+    "take", None, "Write a random subset of this size.", flag_values=FLAGS
+)
+flags.DEFINE_boolean(
+    "allow_incomplete", False, "Accept less than all of ImageNet.", flag_values=FLAGS
+)
+flags.DEFINE_string(
+    "data_dir", None, "Where TensorFlow Datasets lie.", flag_values=FLAGS
+)
+flags.DEFINE_string(
+    "beam", "", "Beam's own flags; by default all cores here.", flag_values=FLAGS
+)
 
 
 def main(argv: Sequence[str]) -> None:
     """Writes the shards that the flags describe."""
     if argv:
         raise UserError(f"unexpected argument {argv[0]!r}; all settings are flags")
-    values = flags.FLAGS
+
     task = prepare_task.Task(
-        data=values.input,
-        split=values.split,
-        output=command.absolute_workdir(values.output),
-        file_format=values.format,
-        num_shards=values.shards,
-        seed=values.seed,
-        removed=tuple(values.removed),
-        take=values.take,
-        allow_incomplete=values.allow_incomplete,
-        data_dir=values.data_dir,
+        data=FLAGS.input,
+        split=FLAGS.split,
+        output=command.absolute_workdir(FLAGS.output),
+        file_format=FLAGS.format,
+        num_shards=FLAGS.shards,
+        seed=FLAGS.seed,
+        removed=tuple(FLAGS.removed),
+        take=FLAGS.take,
+        allow_incomplete=FLAGS.allow_incomplete,
+        data_dir=FLAGS.data_dir,
     )
-    run_jobs = prepare_jobs.beam_runner(shlex.split(values.beam))
+    run_jobs = prepare_jobs.beam_runner(shlex.split(FLAGS.beam))
     report = prepare_task.prepare(task, run_jobs)
     examples, shards = report["examples"], len(report["shards"])
     print(f"{examples} examples in {shards} shards of {task.output}")
 
 
 if __name__ == "__main__":
-    define_flags()
-    command.run(main, __doc__)
+    command.run(main, __doc__, FLAGS)

@@ -10,11 +10,10 @@ An op is a function `(features) -> features` made by a factory that is registere
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from vit_jax.data import augment, ops_crop, ops_image, ops_label
-from vit_jax.data.permutation import mix64
+from vit_jax.data.op_arguments import op_word
 from vit_jax.errors import UserError
 from vit_jax.registry import OPS, Call, parse_pipeline
 
@@ -54,9 +53,9 @@ def build_preprocess(ops: str) -> Op:
     Returns:
       A function from features to features. It reads `image` (a scalar string tensor or
       uint8 `(h, w, c)`), whatever else its ops read, `seed` (an integer tensor `(2,)`,
-      if an op is random: each op of the string draws from a seed of its own, see
-      `op_seed`), `name` (optional, for error texts) and `kind` (optional, see
-      `decode`). The last three are dropped at the end.
+      if an op is random: op number i of the string draws from seed + `op_word(i)`),
+      `name` (optional, for error texts) and `kind` (optional, see `decode`). The last
+      three are dropped at the end.
 
     Raises:
       UserError: Anything wrong with the string; and, when the returned function is
@@ -80,25 +79,10 @@ def build_preprocess(ops: str) -> Op:
     return run
 
 
-def op_seed(seed: Any, index: int) -> tf.Tensor:
-    """Returns the seed from which op number `index` of a string draws.
-
-    The generator behind the stateless ops makes unrelated numbers of any two seeds, so
-    a constant is added: as good as `tf.random.fold_in`, which takes 20 times as long.
-
-    Args:
-      seed: The example's, int32 `(2,)`.
-      index: Number of the op, from 0.
-    """
-    word = mix64(np.array([index], np.uint64) + np.uint64(0x9E3779B97F4A7C15))[0]
-    halves = np.array([word >> np.uint64(32), word & np.uint64(0xFFFFFFFF)])
-    return tf.cast(seed, tf.int32) + halves.astype(np.uint32).view(np.int32)
-
-
 def _apply(features: Features, index: int, op: Op, random: bool) -> Features:
     if not random:
         return op(features)
     if "seed" not in features:
         raise UserError("a random op needs the key 'seed'; it is an int32 tensor (2,)")
-    seed = features["seed"]
-    return {**op({**features, "seed": op_seed(seed, index)}), "seed": seed}
+    seed = tf.cast(features["seed"], tf.int32)
+    return {**op({**features, "seed": seed + op_word(index)}), "seed": seed}

@@ -156,36 +156,47 @@ def _count_classes(source: Source) -> dict[str, int]:
     return {name: counts[label] for label, name in enumerate(names)}
 
 
-def define_flags() -> None:
-    """Defines the flags of this command; see `prepare.define_flags`."""
-    flags.DEFINE_string("split", ALL, "A split; by default each of the data set.")
-    flags.DEFINE_string("output", None, "JSON file that gets all that was found.")
-    flags.DEFINE_integer(
-        "num_classes", None, "Labels from this number on are wrong.", lower_bound=1
-    )
-    flags.DEFINE_integer("tiny", 32, "Shorter sides are listed.", lower_bound=0)
-    flags.DEFINE_integer(
-        "workers", os.cpu_count(), "Threads that decode.", lower_bound=1
-    )
-    flags.DEFINE_string("data_dir", None, "Where TensorFlow Datasets lie.")
+FLAGS = flags.FlagValues()
+flags.DEFINE_string(
+    "split", ALL, "A split; by default each of the data set.", flag_values=FLAGS
+)
+flags.DEFINE_string(
+    "output", None, "JSON file that gets all that was found.", flag_values=FLAGS
+)
+flags.DEFINE_integer(
+    "num_classes",
+    None,
+    "Labels from this number on are wrong.",
+    lower_bound=1,
+    flag_values=FLAGS,
+)
+flags.DEFINE_integer(
+    "tiny", 32, "Shorter sides are listed.", lower_bound=0, flag_values=FLAGS
+)
+flags.DEFINE_integer(
+    "workers", os.cpu_count(), "Threads that decode.", lower_bound=1, flag_values=FLAGS
+)
+flags.DEFINE_string(
+    "data_dir", None, "Where TensorFlow Datasets lie.", flag_values=FLAGS
+)
 
 
 def main(argv: Sequence[str]) -> None:
     """Scans the data set that the command line names."""
     if len(argv) != 1:
         raise UserError("name one data set, such as folder:/data/pets")
-    values = flags.FLAGS
+
     warnings.filterwarnings("ignore", module="PIL")  # broken EXIF breaks no image
-    source = open_source(argv[0], values.split, data_dir=values.data_dir, lenient=True)
+    source = open_source(argv[0], FLAGS.split, data_dir=FLAGS.data_dir, lenient=True)
     result = scan_source(
         source,
-        num_classes=values.num_classes,
-        tiny=values.tiny,
-        workers=values.workers,
+        num_classes=FLAGS.num_classes,
+        tiny=FLAGS.tiny,
+        workers=FLAGS.workers,
     )
-    result = {"dataset": argv[0], "split": values.split, **result}
-    if values.output is not None:
-        epath.Path(values.output).write_text(json.dumps(result, indent=1) + "\n")
+    result = {"dataset": argv[0], "split": FLAGS.split, **result}
+    if FLAGS.output is not None:
+        epath.Path(FLAGS.output).write_text(json.dumps(result, indent=1) + "\n")
     print(describe(result))
     _raise_if_wrong(result)
 
@@ -224,5 +235,4 @@ def _raise_if_wrong(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    define_flags()
-    command.run(main, __doc__)
+    command.run(main, __doc__, FLAGS)

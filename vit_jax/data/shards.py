@@ -13,6 +13,7 @@ bytes and no Python object. Which files there are is told in `shard_store`.
 import dataclasses
 import json
 import os
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -238,22 +239,34 @@ def save(shards: Shards, path: str, relative_to: str) -> None:
     target = epath.Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     # A bucket's object appears when it is complete; a local file is renamed to that.
-    partial = target if is_remote(path) else epath.Path(f"{path}.{os.getpid()}.part")
-    with partial.open("wb") as file:
+    if is_remote(path):
+        _write(target, header, arrays.values())
+        return
+    # Its own name, as other hosts may write to the same folder.
+    partial = epath.Path(f"{path}.{secrets.token_hex(8)}.part")
+    try:
+        _write(partial, header, arrays.values())
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write(path: epath.Path, header: bytes, arrays: Iterable[np.ndarray]) -> None:
+    with path.open("wb") as file:
         file.write(MAGIC + np.int64(len(header)).tobytes() + header)
         place = len(MAGIC) + 8 + len(header)
-        for array in arrays.values():
+        for array in arrays:
             file.write(bytes(-place % _ALIGN))
             file.write(array.tobytes())
             place += -place % _ALIGN + array.nbytes
-    if partial != target:
-        os.replace(partial, target)
 
 
 def load(path: str, relative_to: str) -> Shards | None:
     """Maps a file; None where there is none or only a part of one."""
     try:
         if is_remote(path):
+            if not epath.Path(path).exists():
+                return None
             data = np.frombuffer(epath.Path(path).read_bytes(), np.uint8)
         else:
             data = np.memmap(path, np.uint8, mode="r")

@@ -89,9 +89,9 @@ class Table:
         Raises:
           UserError: A file that is gone or shorter than it was.
         """
-        readers = REMOTE_READERS if is_remote(self.root) else LOCAL_READERS
         if len(rows) < 2 * LOCAL_READERS:
             return self._read_part(rows)
+        readers = REMOTE_READERS if is_remote(self._path(0)) else LOCAL_READERS
         parts = _readers().map(self._read_part, np.array_split(rows, readers))
         return [data for part in parts for data in part]
 

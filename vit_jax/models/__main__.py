@@ -11,24 +11,27 @@ halve the GFLOPs to compare them with tables that count it as one. Accuracies ar
 from where they were published; nothing here was measured with this package.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from absl import flags
 
 from vit_jax import command
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, unknown
 from vit_jax.models import build_model, catalog, flops, list_models, published
 
+FLAGS = flags.FlagValues()
 _RESOLUTION = flags.DEFINE_integer(
     "resolution",
     None,
     "Side of the images in pixels that GFLOPs are for, instead of each model's own.",
     lower_bound=1,
+    flag_values=FLAGS,
 )
 _EXAFLOPS = flags.DEFINE_boolean(
     "exaflops",
     False,
     "Instead of the zoo, the costs of Table 6 of the ViT paper and our count of them.",
+    flag_values=FLAGS,
 )
 
 
@@ -40,11 +43,11 @@ def main(words: Sequence[str]) -> None:
         if not words or any(word.lower() in name.lower() for word in words)
     ]
     if not names:
-        raise UserError(
-            f"no model has {' or '.join(map(repr, words))} in its name; leave the words "
-            "out to see all of them"
-        )
-    _print(_costs(names) if _EXAFLOPS.value else _zoo(names))
+        raise unknown("model", " ".join(words), list_models())
+    if _EXAFLOPS.value:
+        _print(_costs(names), words=(0,))
+    else:
+        _print(_zoo(names), words=(0, 4, 6, 7))
 
 
 def _zoo(names: Iterable[str]) -> list[Sequence[str]]:
@@ -103,19 +106,18 @@ def _percent(ours: float, paper: float) -> str:
     return f"{100 * (ours / paper - 1):+.1f} %"
 
 
-def _print(rows: Sequence[Sequence[str]]) -> None:
-    """Prints columns, numbers to the right and words to the left."""
+def _print(rows: Sequence[Sequence[str]], words: Collection[int]) -> None:
+    """Prints columns: those of words to the left, numbers to the right."""
     width = max(map(len, rows))
     cells = [[*row, *[""] * (width - len(row))] for row in rows]
     sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    words = [not any(c.isdigit() for c in cell[:1]) for cell in cells[1]]
     for row in cells:
         aligned = [
-            cell.ljust(size) if left else cell.rjust(size)
-            for cell, size, left in zip(row, sizes, words, strict=True)
+            cell.ljust(size) if i in words else cell.rjust(size)
+            for i, (cell, size) in enumerate(zip(row, sizes, strict=True))
         ]
         print("  ".join(aligned).rstrip())
 
 
 if __name__ == "__main__":
-    command.run(main, __doc__)
+    command.run(main, __doc__, FLAGS)

@@ -42,11 +42,10 @@ class RootBlock(nn.Module):
     def __call__(self, x: Num[Array | np.ndarray, "b h w c"]) -> Array:
         """Returns a quarter of the rows and columns, rounded up."""
         x = self.conv(self.width, 7, stride=2, padding=3, name="conv_root")(x)
-        border = [(1, 1), (1, 1)]
-        if self.pool_padding == "zero":
-            x = jnp.pad(x, [(0, 0), *border, (0, 0)])
-            border = [(0, 0), (0, 0)]
-        return nn.max_pool(x, (3, 3), (2, 2), border)
+        around = 0.0 if self.pool_padding == "zero" else -jnp.inf
+        border = [(0, 0), (1, 1), (1, 1), (0, 0)]
+        x = jnp.pad(x, border, constant_values=around)
+        return nn.max_pool(x, (3, 3), (2, 2), "VALID")
 
 
 class ResidualUnit(nn.Module):

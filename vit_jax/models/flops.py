@@ -50,12 +50,18 @@ def multiply_adds(
     if isinstance(model, ViT):
         grid = patch_grid(size, model.patch_size)
         stem = _patches(grid, model.patch_size, _CHANNELS, model.width)
-        return stem + _encoder_and_head(model, math.prod(grid))
+        return stem + _transformer(
+            model,
+            math.prod(grid),
+            heads=2 if model.distillation else 1,
+            registers=model.num_registers,
+            mlp_layers=3 if model.mlp == "swiglu" else 2,
+        )
     if isinstance(model, Hybrid):
         grid = patch_grid(size, model.stride)
         _, channels, resnet = _resnet(model, size, resnet_stride)
         stem = _patches(grid, model.patch_size, channels, model.width)
-        return resnet + stem + _encoder_and_head(model, math.prod(grid))
+        return resnet + stem + _transformer(model, math.prod(grid))
     if isinstance(model, BiT):
         _, channels, resnet = _resnet(model, size, resnet_stride)
         return resnet + channels * model.num_classes
@@ -94,15 +100,25 @@ def _attention(groups: int, queries: int, keys: int, width: int) -> int:
     return 2 * groups * queries * keys * width
 
 
-def _encoder_and_head(model: ViT | Hybrid, patches: int) -> int:
+def _transformer(
+    model: ViT | Hybrid,
+    patches: int,
+    *,
+    heads: int = 1,
+    registers: int = 0,
+    mlp_layers: int = 2,
+) -> int:
+    """Counts all that follows the patches: blocks, pooling and heads."""
     d, f = model.width, model.mlp_dim
-    n = patches + (model.pool == "cls")
-    dense = n * (4 * d * d + 2 * d * f)
-    total = model.depth * (dense + _attention(1, n, n, d))
+    n = patches + registers + (heads if model.pool == "cls" else 0)
+    block = n * (4 * d * d + mlp_layers * d * f) + _attention(1, n, n, d)
+    if model.positions == "relative":
+        block += patches * (2 * patches - 1) * d
+    total = model.depth * block
     if model.pool == "map":
         # Query and output are of the one probe, and so is the MLP after them.
-        total += (2 * n + 2) * d * d + _attention(1, 1, n, d) + 2 * d * f
-    readouts = n if model.pool == "none" else 1
+        total += (2 * patches + 2) * d * d + _attention(1, 1, patches, d) + 2 * d * f
+    readouts = patches if model.pool == "none" else heads
     features = model.representation_size or d
     if model.representation_size is not None:
         total += readouts * d * features

@@ -15,12 +15,13 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from vit_jax.models.layers.encoder import Encoder, Outputs
+from vit_jax.models.layers.encoder import Encoder, Outputs, Remat
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
 from vit_jax.models.layers.pooling import MapHead, Pool
 from vit_jax.models.layers.positions import PositionKind
 from vit_jax.models.layers.std_conv import EpsForm, GroupNorm, StdConv
+from vit_jax.resample import Method
 
 
 class ResidualUnit(nn.Module):
@@ -126,6 +127,7 @@ class Hybrid(nn.Module):
     resolution: Size | None = None
     pool: Pool = "cls"
     positions: PositionKind = "learned"
+    resize_positions: Method | None = None
     class_position: bool = True
     position_stddev: float | None = 0.02
     representation_size: int | None = None
@@ -137,6 +139,8 @@ class Hybrid(nn.Module):
     group_norm_eps: float = 1e-6
     norm_eps: float = 1e-6
     gelu: Gelu = "tanh"
+    scan: bool = False
+    remat: Remat = "none"
     head_bias: float = 0.0
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
@@ -252,6 +256,9 @@ class Hybrid(nn.Module):
             class_position=self.class_position,
             grid=grid,
             position_stddev=self.position_stddev,
+            resize_positions=self.resize_positions,
+            scan=self.scan,
+            remat=self.remat,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             name="Transformer",

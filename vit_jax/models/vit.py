@@ -13,11 +13,14 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from vit_jax.models.layers.encoder import Encoder, Outputs
+from vit_jax.errors import UserError
+from vit_jax.models.layers.block import MlpKind, Outputs
+from vit_jax.models.layers.encoder import Encoder, Remat
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
 from vit_jax.models.layers.pooling import MapHead, Pool
-from vit_jax.models.layers.positions import PositionKind
+from vit_jax.models.layers.positions import Injection, PositionKind
+from vit_jax.resample import Method
 
 
 class ViT(nn.Module):
@@ -30,9 +33,14 @@ class ViT(nn.Module):
       add; `block00/output` (b, n, d): the tokens after it. The same for every block.
     - `block00/attention_weights` (b, m, n, n): its attention probabilities, and
       `map_head/attention_weights` (b, m, 1, n); only with `return_attention=True`.
-    - `encoded` (b, n, d): the tokens after the last layer norm, class token first.
-    - `pre_logits`: what the head sees, (b, d), or (b, n, d) with `pool="none"`.
-    - `logits` (b, k) or (b, n, k), float32.
+    - `encoded` (b, n, d): the tokens after the last layer norm: class token,
+      distillation token, registers, patches.
+    - `pre_logits`: what the head sees, (b, d), or (b, n, d) with `pool="none"`; the
+      mean of what the two heads see with `distillation`.
+    - `logits` (b, k) or (b, n, k), float32. With `distillation` they are the mean of
+      `logits_class` and `logits_distillation`.
+
+    With `scan` the outputs of blocks are the same, cut out of stacked ones.
 
     Dropout is placed as in the paper's code: the paper's "every dense layer" does not
     include the one that `representation_size` asks for.
@@ -47,10 +55,18 @@ class ViT(nn.Module):
       resolution: Side, or (height, width), of the images that the position table is
         made for; None takes the images that initialise the model. Give it for grids
         that are not square: a table alone does not tell 2x8 from 4x4.
-      pool: What the head sees: the class token, the mean over all tokens, the tokens
-        pooled by attention, or every token. Only "cls" has a class token.
-      positions: "learned" table, fixed "sincos2d", or "none".
-      class_position: Whether a learned table has a row for the class token.
+      pool: What the head sees: the class token, the mean over the patches, the patches
+        pooled by attention, or every patch. Only "cls" has a class token.
+      distillation: Whether a second token and head learn from a teacher, as in DeiT
+        (Section 4 of arXiv:2012.12877).
+      num_registers: Learned tokens that nothing reads (arXiv:2309.16588).
+      positions: "learned" table, "learned2d" for a table of rows and one of columns,
+        fixed "sincos2d"; "rotary2d" or "relative" within the attention; or "none".
+      position_injection: Whether positions are added once, or before every layer from
+        a table of its own or one for all (Table 8 of the paper).
+      resize_positions: Method, of `vit_jax.resample`, by which a learned table is
+        resized when an image has another grid; None refuses such images.
+      class_position: Whether a learned table has rows for class and distillation token.
       position_stddev: Of the first values of the table; None is 1 / sqrt(width).
       representation_size: Width of a dense layer with tanh before the head, as in the
         paper's pre-training; None leaves it out, as in fine-tuning.
@@ -61,6 +77,13 @@ class ViT(nn.Module):
         first. Stream `drop_path`.
       norm_eps: Epsilon of every layer norm.
       gelu: Form of the activation.
+      mlp: "mlp" or DINOv2's gated "swiglu", whose `mlp_dim` is half its first layer.
+      layer_scale: First value of learned factors of the branches; None has none.
+      qk_norm: Whether queries and keys are layer-normalised.
+      scan: Whether the blocks are a loop in the program, which compiles faster; their
+        parameters are stacked, see `stacking.py`.
+      remat: What the backward pass keeps of a block: everything ("none"), the results
+        of dense layers ("dots"), or its input ("full"); it computes the rest again.
       head_bias: First value of the head's bias; its kernel starts at 0.
       dtype: Of the computation; softmax, norms and logits are float32 in any case.
       param_dtype: Of the parameters.
@@ -74,7 +97,11 @@ class ViT(nn.Module):
     mlp_dim: int
     resolution: Size | None = None
     pool: Pool = "cls"
+    distillation: bool = False
+    num_registers: int = 0
     positions: PositionKind = "learned"
+    position_injection: Injection = "stem"
+    resize_positions: Method | None = None
     class_position: bool = True
     position_stddev: float | None = 0.02
     representation_size: int | None = None
@@ -83,6 +110,11 @@ class ViT(nn.Module):
     drop_path_rate: float = 0.0
     norm_eps: float = 1e-6
     gelu: Gelu = "tanh"
+    mlp: MlpKind = "mlp"
+    layer_scale: float | None = None
+    qk_norm: bool = False
+    scan: bool = False
+    remat: Remat = "none"
     head_bias: float = 0.0
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
@@ -103,8 +135,9 @@ class ViT(nn.Module):
           return_attention: Whether `out` holds the attention probabilities too.
 
         Raises:
-          UserError: Pixels that are integers, a size that the patch does not divide,
-            or a grid of patches that the position table is not made for.
+          UserError: Pixels that are integers, a size that the patch does not divide, a
+            grid of patches that the position table is not made for, or fields that do
+            not go together.
         """
         check_image(image, self.patch_size)
         dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
@@ -115,20 +148,22 @@ class ViT(nn.Module):
             self.width, patch, patch, padding="VALID", name="embedding", **dtypes
         )(image)
 
-        cls = None
-        if self.pool == "cls":
-            cls = self.param(
-                "cls", nn.initializers.zeros, (1, 1, self.width), self.param_dtype
-            )
+        prefix, registers = self._first_tokens()
         x, encoder_out = self._encoder()(
-            tokens, cls, train=train, return_attention=return_attention
+            tokens,
+            prefix,
+            registers=registers,
+            train=train,
+            return_attention=return_attention,
         )
         out.update(encoder_out)
         out["encoded"] = x
 
         if self.pool == "cls":
-            x = x[:, 0]
-        elif self.pool == "mean":
+            x = x[:, :2] if self.distillation else x[:, 0]
+        else:
+            x = x[:, self.num_registers :]
+        if self.pool == "mean":
             x = jnp.mean(x, axis=1)
         elif self.pool == "map":
             x, weights = MapHead(
@@ -145,10 +180,38 @@ class ViT(nn.Module):
         if self.representation_size is not None:
             x = nn.Dense(self.representation_size, name="pre_logits", **dtypes)(x)
             x = jnp.tanh(x)
-        out["pre_logits"] = x
+        out["pre_logits"] = jnp.mean(x, axis=1) if self.distillation else x
 
-        out["logits"] = logits = self._head(x)
-        return logits, out
+        if not self.num_classes:
+            out["logits"] = out["pre_logits"].astype(jnp.float32)
+        elif self.distillation:
+            out["logits_class"] = self._head(x[:, 0], "head")
+            out["logits_distillation"] = self._head(x[:, 1], "head_dist")
+            out["logits"] = (out["logits_class"] + out["logits_distillation"]) / 2
+        else:
+            out["logits"] = self._head(x, "head")
+        return out["logits"], out
+
+    def _first_tokens(self) -> tuple[Array | None, Array | None]:
+        """Returns class and distillation token, and the registers."""
+        if self.distillation and self.pool != "cls":
+            raise UserError(
+                f"distillation needs the class token, but pool is {self.pool!r}; use "
+                'pool="cls"'
+            )
+
+        def token(name: str, count: int, init: nn.initializers.Initializer) -> Array:
+            return self.param(name, init, (1, count, self.width), self.param_dtype)
+
+        prefix, registers = [], None
+        normal = nn.initializers.normal(0.02)  # were they equal, they would stay so
+        if self.pool == "cls":
+            prefix.append(token("cls", 1, nn.initializers.zeros))
+        if self.distillation:
+            prefix.append(token("dist", 1, normal))
+        if self.num_registers:
+            registers = token("registers", self.num_registers, normal)
+        return jnp.concatenate(prefix, axis=1) if prefix else None, registers
 
     def _encoder(self) -> Encoder:
         grid = None
@@ -167,19 +230,24 @@ class ViT(nn.Module):
             class_position=self.class_position,
             grid=grid,
             position_stddev=self.position_stddev,
+            position_injection=self.position_injection,
+            resize_positions=self.resize_positions,
+            mlp=self.mlp,
+            layer_scale=self.layer_scale,
+            qk_norm=self.qk_norm,
+            scan=self.scan,
+            remat=self.remat,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             name="Transformer",
         )
 
-    def _head(self, x: Array) -> Array:
-        if not self.num_classes:
-            return x.astype(jnp.float32)
+    def _head(self, x: Array, name: str) -> Array:
         return nn.Dense(
             self.num_classes,
             kernel_init=nn.initializers.zeros,
             bias_init=nn.initializers.constant(self.head_bias),
             dtype=jnp.float32,
             param_dtype=self.param_dtype,
-            name="head",
+            name=name,
         )(x)

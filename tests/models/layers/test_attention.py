@@ -125,3 +125,69 @@ def test_heads_that_do_not_divide_the_width_are_refused():
     x = jnp.zeros((1, 2, 10))
     with pytest.raises(UserError, match="width 10 is no multiple of num_heads 4"):
         MultiHeadAttention(4).init(jax.random.key(0), x, x, train=False)
+
+
+def attention_params(d, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = {name: ((d, M, E), (M, E)) for name in ("query", "key", "value")}
+    shapes["out"] = ((M, E, d), (d,))
+    return {
+        name: {
+            "kernel": rng.normal(0, 0.3, kernel).astype(np.float32),
+            "bias": rng.normal(0, 0.3, bias).astype(np.float32),
+        }
+        for name, (kernel, bias) in shapes.items()
+    }
+
+
+def probabilities(params, x, change=lambda q, k: (q, k), extra=0.0):
+    query, key = (
+        np.tensordot(x, params[name]["kernel"], 1) + params[name]["bias"]
+        for name in ("query", "key")
+    )
+    query, key = change(query, key)
+    logits = np.einsum("bqme,bnme->bmqn", query, key) / np.sqrt(E) + extra
+    weights = np.exp(logits)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def test_queries_and_keys_are_normalised_head_by_head():
+    d, x = M * E, np.asarray(draw(B, N, M * E))
+    params = attention_params(d)
+    scale = {
+        name: {"scale": np.full(E, value, "f4"), "bias": np.full(E, 0.1, "f4")}
+        for name, value in (("query_ln", 1.5), ("key_ln", 0.7))
+    }
+
+    def norm(x, name):
+        centred = x - x.mean(-1, keepdims=True)
+        x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+        return x * scale[name]["scale"] + scale[name]["bias"]
+
+    expected = probabilities(
+        params, x, lambda q, k: (norm(q, "query_ln"), norm(k, "key_ln"))
+    )
+    module = MultiHeadAttention(M, qk_norm=True)
+    variables = {"params": {**params, **scale}}
+    _, weights = module.apply(variables, jnp.asarray(x), jnp.asarray(x), train=False)
+    np.testing.assert_allclose(weights, expected, atol=1e-5)
+
+
+def test_relative_scores_are_those_of_the_scaled_query():
+    d, x = M * E, np.asarray(draw(B, N, M * E))
+    params = attention_params(d)
+    patches = N - 1
+    embedding = np.asarray(draw(2 * patches - 1, M, E, seed=2))
+    query = np.tensordot(x, params["query"]["kernel"], 1) + params["query"]["bias"]
+    extra = np.zeros((B, M, N, N))
+    for q in range(patches):
+        for k in range(patches):
+            extra[:, :, 1 + q, 1 + k] = np.einsum(
+                "bme,me->bm", query[:, 1 + q], embedding[patches - 1 - (q - k)]
+            ) / np.sqrt(E)
+    module = MultiHeadAttention(M, relative_after=1)
+    variables = {"params": {**params, "relative": {"embedding": embedding}}}
+    _, weights = module.apply(variables, jnp.asarray(x), jnp.asarray(x), train=False)
+    np.testing.assert_allclose(
+        weights, probabilities(params, x, extra=extra), atol=1e-5
+    )

@@ -26,7 +26,16 @@ def test_other_streams_do_not_change_the_draw():
     np.testing.assert_array_equal(run(0), run(1))
 
 
-@pytest.mark.parametrize(("rate", "train"), [(0.5, False), (0.0, True)])
+def test_rate_may_be_an_array():
+    x = jnp.ones((64, 2), jnp.bfloat16)
+    rngs = {"drop_path": jax.random.key(0)}
+    plain = StochasticDepth(0.5).apply({}, x, train=True, rngs=rngs)
+    y = StochasticDepth(jnp.asarray(0.5)).apply({}, x, train=True, rngs=rngs)
+    assert y.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(y, plain)
+
+
+@pytest.mark.parametrize(("rate", "train"), [(0.5, False), (0.0, True), (None, True)])
 def test_nothing_is_dropped_in_evaluation_or_at_rate_zero(rate, train):
     x = jnp.ones((64, 1))
     np.testing.assert_array_equal(StochasticDepth(rate).apply({}, x, train=train), x)

@@ -5,12 +5,16 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.models.layers.norms import LayerNorm
+from vit_jax.models.layers.relative import RelativeScores
+from vit_jax.models.layers.rotary import rotate
 
 
 class MultiHeadAttention(nn.Module):
@@ -23,12 +27,20 @@ class MultiHeadAttention(nn.Module):
       num_heads: Number of heads, a divisor of the width.
       attention_dropout_rate: Dropout of the attention probabilities. The paper has
         none.
+      qk_norm: Whether queries and keys of each head are layer-normalised, one norm for
+        all heads (Section 2 of arXiv:2302.05442, which has no bias; timm's has one).
+      norm_eps: Epsilon of these norms.
+      relative_after: Number of tokens before patches that get the scores of
+        `RelativeScores`; None is no such scores.
       dtype: Of the computation.
       param_dtype: Of the parameters.
     """
 
     num_heads: int
     attention_dropout_rate: float = 0.0
+    qk_norm: bool = False
+    norm_eps: float = 1e-6
+    relative_after: int | None = None
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
@@ -39,8 +51,15 @@ class MultiHeadAttention(nn.Module):
         context: Float[Array, "b n d"],
         *,
         train: bool,
+        angles: Float[np.ndarray, "n f"] | None = None,
     ) -> tuple[Float[Array, "b q d"], Float[Array, "b m q n"]]:
         """Returns the result and the attention probabilities before dropout.
+
+        Args:
+          x: What queries are made of.
+          context: What keys and values are made of.
+          train: Whether dropout is on.
+          angles: Turn queries and keys, see `rotate`; `x` must then be `context`.
 
         Raises:
           UserError: The width is no multiple of `num_heads`.
@@ -60,10 +79,24 @@ class MultiHeadAttention(nn.Module):
             param_dtype=self.param_dtype,
         )
         project = functools.partial(dense, (self.num_heads, head_width))
-        query = project(name="query")(x) * head_width**-0.5  # (b, q, m, e)
+        query = project(name="query")(x)  # (b, q, m, e)
         key = project(name="key")(context)  # (b, n, m, e)
         value = project(name="value")(context)  # (b, n, m, e)
-        weights = nn.softmax(scores(query, key))  # (b, m, q, n)
+        if self.qk_norm:
+            norm = functools.partial(
+                LayerNorm, self.norm_eps, self.dtype, self.param_dtype
+            )
+            query, key = norm(name="query_ln")(query), norm(name="key_ln")(key)
+        if angles is not None:
+            query, key = rotate(query, angles), rotate(key, angles)
+        query = query * head_width**-0.5
+        logits = scores(query, key)  # (b, m, q, n)
+        if self.relative_after is not None:
+            relative = RelativeScores(
+                self.relative_after, self.param_dtype, name="relative"
+            )
+            logits = logits + relative(query)
+        weights = nn.softmax(logits)
         dropped = nn.Dropout(self.attention_dropout_rate, deterministic=not train)(
             weights
         )

@@ -5,91 +5,55 @@ Sub-modules carry the names of Google's files.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.layers.attention import MultiHeadAttention
-from vit_jax.models.layers.mlp import Gelu, Mlp
+from vit_jax.errors import UserError
+from vit_jax.models.layers.block import EncoderBlock, MlpKind, Outputs
+from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norms import LayerNorm
-from vit_jax.models.layers.positions import AddPositions, PositionKind
-from vit_jax.models.layers.stochastic_depth import StochasticDepth, linear_rates
+from vit_jax.models.layers.positions import (
+    ADDED,
+    Injection,
+    PositionKind,
+    PositionTable,
+    to_sequence,
+)
+from vit_jax.models.layers.rotary import rotary_angles
+from vit_jax.models.layers.stochastic_depth import linear_rates
+from vit_jax.resample import Method
 
-Outputs = dict[str, Array]
+Step = Callable[..., tuple[Array, Outputs]]
 
-
-class EncoderBlock(nn.Module):
-    """x + MSA(LN(x)), then x + MLP(LN(x)): Eqs. 2 and 3.
-
-    Attributes:
-      num_heads: Number of heads.
-      mlp_dim: Width of the hidden layer of the MLP.
-      dropout_rate: After every dense layer except those of query, key and value.
-      attention_dropout_rate: Of the attention probabilities.
-      drop_path_rate: Of the two residual branches.
-      norm_eps: Epsilon of the layer norms.
-      gelu: Form of the activation.
-      dtype: Of the computation.
-      param_dtype: Of the parameters.
-    """
-
-    num_heads: int
-    mlp_dim: int
-    dropout_rate: float = 0.0
-    attention_dropout_rate: float = 0.0
-    drop_path_rate: float = 0.0
-    norm_eps: float = 1e-6
-    gelu: Gelu = "tanh"
-    dtype: DTypeLike = jnp.float32
-    param_dtype: DTypeLike = jnp.float32
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "b n d"], *, train: bool, return_attention: bool = False
-    ) -> tuple[Float[Array, "b n d"], Outputs]:
-        """Returns the tokens, and `attention`, `mlp`, `output`: branches and sum."""
-        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        norm = functools.partial(LayerNorm, self.norm_eps, **dtypes)
-        drop_path = functools.partial(StochasticDepth, self.drop_path_rate)
-        out = {}
-
-        y = norm(name="LayerNorm_0")(x)
-        y, weights = MultiHeadAttention(
-            self.num_heads,
-            self.attention_dropout_rate,
-            name="MultiHeadDotProductAttention_0",
-            **dtypes,
-        )(y, y, train=train)
-        y = nn.Dropout(self.dropout_rate, deterministic=not train)(y)
-        out["attention"] = y
-        x = x + drop_path()(y, train=train)
-
-        y = norm(name="LayerNorm_1")(x)
-        y = Mlp(
-            self.mlp_dim, self.dropout_rate, self.gelu, name="MlpBlock_0", **dtypes
-        )(y, train=train)
-        out["mlp"] = y
-        out["output"] = x = x + drop_path()(y, train=train)
-
-        if return_attention:
-            out["attention_weights"] = weights
-        return x, out
+# What the backward pass keeps of a block: everything, the results of its dense layers,
+# or its input alone.
+Remat = Literal["none", "dots", "full"]
 
 
 class Encoder(nn.Module):
-    """Positions, class token, `depth` blocks and the last layer norm.
+    """Positions, tokens before the patches, `depth` blocks and the last layer norm.
 
     Attributes:
       depth: Number of blocks.
       num_heads: See `EncoderBlock`, like all that is not listed here.
       drop_path_rate: Of the last block; block i has i / (depth - 1) of it.
-      positions: See `AddPositions`.
-      class_position: See `AddPositions`.
-      grid: See `AddPositions`.
-      position_stddev: See `AddPositions`.
+      positions: See `PositionTable`, `rotary_angles` and `RelativeScores`.
+      class_position: See `PositionTable`.
+      grid: See `PositionTable`.
+      position_stddev: See `PositionTable`.
+      position_injection: Whether positions are added once, or before every layer from
+        a table of its own or from one table.
+      resize_positions: See `PositionTable`.
+      scan: Whether the blocks are one loop of the program, which then compiles as fast
+        as one block. Their parameters are stacked, `encoderblock/...` with a leading
+        axis for the layer: see `models/stacking.py`.
+      remat: What the backward pass keeps of each block; it computes the rest again.
     """
 
     depth: int
@@ -104,6 +68,13 @@ class Encoder(nn.Module):
     class_position: bool = True
     grid: tuple[int, int] | None = None
     position_stddev: float | None = 0.02
+    position_injection: Injection = "stem"
+    resize_positions: Method | None = None
+    mlp: MlpKind = "mlp"
+    layer_scale: float | None = None
+    qk_norm: bool = False
+    scan: bool = False
+    remat: Remat = "none"
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
@@ -111,34 +82,132 @@ class Encoder(nn.Module):
     def __call__(
         self,
         tokens: Float[Array, "b h w d"],
-        cls: Float[Array, "1 1 d"] | None,
+        prefix: Float[Array, "1 t d"] | None,
         *,
+        registers: Float[Array, "1 r d"] | None = None,
         train: bool,
         return_attention: bool = False,
     ) -> tuple[Float[Array, "b n d"], Outputs]:
-        """Returns the encoded tokens, and `block00/...` of every block."""
-        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        out = {}
-        x = AddPositions(
+        """Returns the encoded tokens, and `block00/...` of every block.
+
+        Args:
+          tokens: Patches on their grid.
+          prefix: Tokens that come first, such as the class token.
+          registers: Tokens between these and the patches, which have no position.
+          train: Whether dropout and stochastic depth are on.
+          return_attention: Whether `block00/attention_weights` are there.
+
+        Raises:
+          UserError: See `PositionTable`, or an injection of positions that are not
+            added to the tokens.
+        """
+        _, h, w, d = tokens.shape
+        x = to_sequence(tokens, prefix, registers)
+        before = x.shape[1] - h * w
+        tables = self._tables((h, w), d, prefix, before)
+        if self.position_injection == "stem" and tables is not None:
+            x, tables = x + tables.astype(x.dtype), None
+        x = nn.Dropout(self.dropout_rate, deterministic=not train)(x)
+
+        angles = None
+        if self.positions == "rotary2d":
+            angles = rotary_angles(h, w, d // self.num_heads, prefix_tokens=before)
+
+        def step(
+            block: EncoderBlock, x: Array, rate: Any, table: Array | None
+        ) -> tuple[Array, Outputs]:
+            if table is not None:
+                x = x + table[None].astype(x.dtype)
+            return block(
+                x, rate, angles=angles, train=train, return_attention=return_attention
+            )
+
+        run = self._scan_blocks if self.scan else self._loop_blocks
+        x, outs = run(self._remat(step), self._make_block(before), x, tables)
+        out = {
+            f"block{i:02d}/{key}": y
+            for i, block_out in enumerate(outs)
+            for key, y in block_out.items()
+        }
+        norm = LayerNorm(
+            self.norm_eps, self.dtype, self.param_dtype, name="encoder_norm"
+        )
+        return norm(x), out
+
+    def _tables(
+        self, grid: tuple[int, int], width: int, prefix: Array | None, before: int
+    ) -> Array | None:
+        if self.positions not in ADDED:
+            if self.position_injection != "stem":
+                raise UserError(
+                    f"position_injection={self.position_injection!r} is for positions "
+                    f"that are added to the tokens, {', '.join(ADDED)}, not for "
+                    f"{self.positions!r}; leave it at 'stem'"
+                )
+            return None
+        first = 0 if prefix is None else prefix.shape[1]
+        return PositionTable(
             self.positions,
             self.class_position,
+            self.depth if self.position_injection == "every_layer" else 1,
             self.grid,
+            self.resize_positions,
             self.position_stddev,
+            self.param_dtype,
             name="posembed_input",
-            **dtypes,
-        )(tokens, cls)
-        x = nn.Dropout(self.dropout_rate, deterministic=not train)(x)
-        for i, rate in enumerate(linear_rates(self.drop_path_rate, self.depth)):
-            x, block_out = EncoderBlock(
-                num_heads=self.num_heads,
-                mlp_dim=self.mlp_dim,
-                dropout_rate=self.dropout_rate,
-                attention_dropout_rate=self.attention_dropout_rate,
-                drop_path_rate=rate,
-                norm_eps=self.norm_eps,
-                gelu=self.gelu,
-                name=f"encoderblock_{i}",
-                **dtypes,
-            )(x, train=train, return_attention=return_attention)
-            out.update({f"block{i:02d}/{key}": y for key, y in block_out.items()})
-        return LayerNorm(self.norm_eps, name="encoder_norm", **dtypes)(x), out
+        )(grid, width, prefix=first, registers=before - first)
+
+    def _make_block(self, before: int) -> Callable[..., EncoderBlock]:
+        return functools.partial(
+            EncoderBlock,
+            num_heads=self.num_heads,
+            mlp_dim=self.mlp_dim,
+            dropout_rate=self.dropout_rate,
+            attention_dropout_rate=self.attention_dropout_rate,
+            norm_eps=self.norm_eps,
+            gelu=self.gelu,
+            mlp=self.mlp,
+            layer_scale=self.layer_scale,
+            qk_norm=self.qk_norm,
+            relative_after=before if self.positions == "relative" else None,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+        )
+
+    def _remat(self, step: Step) -> Step:
+        if self.remat == "none":
+            return step
+        policy = jax.checkpoint_policies.nothing_saveable
+        if self.remat == "dots":
+            policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        return nn.remat(step, policy=policy, prevent_cse=not self.scan)
+
+    def _loop_blocks(
+        self, step: Step, make_block: Callable[..., EncoderBlock], x: Array, tables: Any
+    ) -> tuple[Array, list[Outputs]]:
+        rates = linear_rates(self.drop_path_rate, self.depth)
+        outs = []
+        for i, rate in enumerate(rates):
+            block = make_block(name=f"encoderblock_{i}")
+            table = None if tables is None else tables[i % len(tables)]
+            x, block_out = step(block, x, rate if self.drop_path_rate else None, table)
+            outs.append(block_out)
+        return x, outs
+
+    def _scan_blocks(
+        self, step: Step, make_block: Callable[..., EncoderBlock], x: Array, tables: Any
+    ) -> tuple[Array, list[Outputs]]:
+        rates = None
+        if self.drop_path_rate:
+            rates = jnp.asarray(linear_rates(self.drop_path_rate, self.depth))
+        if tables is not None:
+            tables = jnp.broadcast_to(tables, (self.depth, *tables.shape[1:]))
+        scan = nn.scan(
+            step,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True, "drop_path": True},
+            length=self.depth,
+        )
+        x, stacked = scan(make_block(name="encoderblock"), x, rates, tables)
+        outs = [{key: y[i] for key, y in stacked.items()} for i in range(self.depth)]
+        return x, outs

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Position embeddings, and the place of the class token before or after them."""
+"""Position embeddings that are added to tokens, and the sequence of these.
+
+Rotary and relative positions act inside the attention: `rotary.py`, `relative.py`.
+"""
 
 import math
 from typing import Literal
@@ -7,89 +10,166 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.resample import Method, axis_weights
 
-PositionKind = Literal["learned", "sincos2d", "none"]
+PositionKind = Literal[
+    "learned", "learned2d", "sincos2d", "rotary2d", "relative", "none"
+]
+ADDED = ("learned", "learned2d", "sincos2d")
+
+# Where positions are added: Table 8 of arXiv:2010.11929.
+Injection = Literal["stem", "every_layer", "every_layer_shared"]
+
+Grid = tuple[int, int]
 
 
-class AddPositions(nn.Module):
-    """Flattens a grid of tokens, adds positions and puts a class token in front.
+class PositionTable(nn.Module):
+    """Makes the rows that are added to the tokens.
+
+    Tokens come in the order prefix, registers, patches in raster order. Registers have
+    no position, and neither has a token of the prefix unless the table has a row for
+    it; their rows are zero.
 
     Attributes:
-      kind: "learned" is a table of one row a token (paper, Section 3.1), "sincos2d" is
-        computed, "none" leaves order to the patches.
-      class_position: Whether a learned table has a first row for the class token, as
-        in the paper's code; big_vision adds positions to the grid alone.
+      kind: "learned" is a table with a row for each patch (paper, Section 3.1);
+        "learned2d" has a table for columns and one for rows, each of half the width,
+        whose vectors are put side by side, columns first (Appendix D.4); "sincos2d" is
+        computed.
+      class_position: Whether a "learned" table has first rows for the prefix, as in the
+        paper's code; big_vision adds positions to patches alone.
+      copies: How many tables: one for each layer that has its own.
       grid: Rows and columns that a learned table is made for; None takes those of the
-        image that initialises the model. Only a given grid tells 2x8 from 4x4.
-      stddev: Of the table's first values; None is 1 / sqrt(d), as in big_vision.
-      dtype: Of the computation.
+        image that initialises the model.
+      resize: Method by which a learned table is resized for images of another grid;
+        None refuses them.
+      stddev: Of the first values of a table; None is 1 / sqrt(d), as in big_vision.
       param_dtype: Of the table.
     """
 
     kind: PositionKind = "learned"
     class_position: bool = True
-    grid: tuple[int, int] | None = None
+    copies: int = 1
+    grid: Grid | None = None
+    resize: Method | None = None
     stddev: float | None = 0.02
-    dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(
-        self, tokens: Float[Array, "b h w d"], cls: Float[Array, "1 1 d"] | None
-    ) -> Float[Array, "b n d"]:
-        """Returns the tokens in raster order, after the class token if there is one.
+        self, grid: Grid, width: int, *, prefix: int = 0, registers: int = 0
+    ) -> Float[Array, "l n d"]:
+        """Returns the rows for all tokens, once or for each copy.
+
+        Args:
+          grid: Rows and columns of the patches of the image.
+          width: Of the tokens, d.
+          prefix: Tokens that come first.
+          registers: Tokens that follow them.
 
         Raises:
-          UserError: A grid that the table is not made for.
+          UserError: A grid that the table is not made for, or not known to be made for.
         """
-        b, h, w, d = tokens.shape
-        x = tokens.reshape(b, h * w, d)
-        prefix = None
-        if cls is not None:
-            prefix = jnp.broadcast_to(cls.astype(x.dtype), (b, 1, d))
-        if prefix is not None and self.class_position:
-            return self._add(jnp.concatenate([prefix, x], axis=1), (h, w), 1)
-        x = self._add(x, (h, w), 0)
-        return x if prefix is None else jnp.concatenate([prefix, x], axis=1)
-
-    def _add(self, x: Array, grid: tuple[int, int], class_rows: int) -> Array:
-        """Adds the table to tokens of which the first `class_rows` have no place."""
-        if self.kind == "none":
-            return x
+        placed = prefix if self.kind == "learned" and self.class_position else 0
         if self.kind == "sincos2d":
-            # A class token has no coordinates; zeros leave it alone.
-            table = jnp.pad(sincos2d(*grid, x.shape[-1]), ((class_rows, 0), (0, 0)))
-            return x + table[None].astype(x.dtype)
-        self._check_grid(grid, class_rows)
-        stddev = x.shape[-1] ** -0.5 if self.stddev is None else self.stddev
-        table = self.param(
-            "pos_embedding",
-            nn.initializers.normal(stddev),
-            (1, *x.shape[1:]),
-            self.param_dtype,
+            rows = jnp.asarray(sincos2d(*grid, width))[None]
+        elif self.kind == "learned2d":
+            rows = self._two_tables(grid, width)
+        else:
+            rows = self._one_table(grid, width, placed)
+        zeros = jnp.zeros(
+            (rows.shape[0], prefix - placed + registers, width), rows.dtype
         )
-        return x + table.astype(x.dtype)
+        return jnp.concatenate([rows[:, :placed], zeros, rows[:, placed:]], axis=1)
 
-    def _check_grid(self, wanted: tuple[int, int], class_rows: int) -> None:
-        """Compares the grid of the image with that of the table, as far as known."""
+    def _one_table(self, grid: Grid, width: int, placed: int) -> Array:
+        stored = self._stored_grid(grid, placed)
+        table = self._table("pos_embedding", placed + math.prod(stored), width)
+        if stored == grid:
+            return table
+        patches = table[:, placed:].reshape(-1, *stored, width)
+        patches = self._resized(patches, 1, grid[0])
+        patches = self._resized(patches, 2, grid[1])
+        patches = patches.reshape(table.shape[0], -1, width)
+        return jnp.concatenate([table[:, :placed], patches], axis=1)
+
+    def _stored_grid(self, wanted: Grid, placed: int) -> Grid:
+        """Returns the grid that the table is or shall be made for, or refuses."""
         made_for = self.grid or wanted
-        rows = math.prod(made_for)
-        if self.has_variable("params", "pos_embedding"):
-            rows = self.get_variable("params", "pos_embedding").shape[1] - class_rows
-        if rows != math.prod(made_for):
-            made_for = (math.isqrt(rows), math.isqrt(rows))
-        if made_for != wanted:
-            known = rows == math.prod(made_for)
-            stored = f"a grid of {made_for[0]}x{made_for[1]}" if known else f"{rows}"
+        side = math.isqrt(math.prod(wanted))
+        if (
+            self.grid is None
+            and wanted != (side, side)
+            and side**2 == math.prod(wanted)
+        ):
             raise UserError(
-                f"the position table is made for {stored} patches, but the image has "
-                f"{wanted[0]}x{wanted[1]}; feed images of the size that the table is "
-                "made for, or resize the table when loading it"
+                f"a grid of {wanted[0]}x{wanted[1]} patches has as many as one of "
+                f"{side}x{side}, and a position table does not tell them apart; give "
+                "the model the resolution that its table is made for"
             )
+        if self.has_variable("params", "pos_embedding"):
+            rows = self.get_variable("params", "pos_embedding").shape[1] - placed
+            side = math.isqrt(rows)
+            if rows != math.prod(made_for):
+                if self.grid or side**2 != rows:
+                    raise _refusal(f"{rows}", self.grid or wanted)
+                made_for = (side, side)
+        if made_for != wanted and self.resize is None:
+            raise _refusal(f"a grid of {made_for[0]}x{made_for[1]}", wanted)
+        return made_for
+
+    def _two_tables(self, grid: Grid, width: int) -> Array:
+        if width % 2:
+            raise UserError(
+                f"learned2d positions need an even width, not {width}; nearest: "
+                f"{width + 1}"
+            )
+        made_for, tables = list(self.grid or grid), []
+        names = "row_embedding", "column_embedding"
+        for axis, name in enumerate(names):
+            if self.has_variable("params", name):
+                made_for[axis] = self.get_variable("params", name).shape[1]
+        if tuple(made_for) != grid and self.resize is None:
+            raise _refusal(f"a grid of {made_for[0]}x{made_for[1]}", grid)
+        for axis, name in enumerate(names):
+            table = self._table(name, made_for[axis], width // 2)
+            tables.append(self._resized(table, 1, grid[axis]))
+        shape = (self.copies, *grid, width // 2)
+        rows = jnp.broadcast_to(tables[0][:, :, None], shape)
+        columns = jnp.broadcast_to(tables[1][:, None], shape)
+        both = jnp.concatenate([columns, rows], axis=-1)
+        return both.reshape(self.copies, -1, width)
+
+    def _table(self, name: str, rows: int, width: int) -> Array:
+        stddev = width**-0.5 if self.stddev is None else self.stddev
+        shape = (self.copies, rows, width)
+        return self.param(name, nn.initializers.normal(stddev), shape, self.param_dtype)
+
+    def _resized(self, table: Array, axis: int, cells: int) -> Array:
+        if table.shape[axis] == cells or self.resize is None:
+            return table
+        weights = axis_weights(table.shape[axis], cells, self.resize)
+        weights = jnp.asarray(weights, jnp.float32)
+        wide = jnp.moveaxis(table.astype(jnp.float32), axis, -1)
+        wide = jnp.matmul(wide, weights.T, precision=lax.Precision.HIGHEST)
+        return jnp.moveaxis(wide, -1, axis)
+
+
+def to_sequence(
+    tokens: Float[Array, "b h w d"], *before: Float[Array, "1 _ d"] | None
+) -> Float[Array, "b n d"]:
+    """Puts tokens in raster order, after those that come before the patches."""
+    b, h, w, d = tokens.shape
+    parts = [
+        jnp.broadcast_to(part.astype(tokens.dtype), (b, *part.shape[1:]))
+        for part in before
+        if part is not None
+    ]
+    return jnp.concatenate([*parts, tokens.reshape(b, h * w, d)], axis=1)
 
 
 def sincos2d(height: int, width: int, d: int) -> Float[np.ndarray, "n d"]:
@@ -116,3 +196,12 @@ def sincos2d(height: int, width: int, d: int) -> Float[np.ndarray, "n d"]:
     y, x = np.mgrid[:height, :width].reshape(2, -1, 1)
     waves = [np.sin(x * omega), np.cos(x * omega), np.sin(y * omega), np.cos(y * omega)]
     return np.concatenate(waves, axis=1).astype(np.float32)
+
+
+def _refusal(stored: str, wanted: Grid) -> UserError:
+    return UserError(
+        f"the position table is made for {stored} patches, but the image has "
+        f"{wanted[0]}x{wanted[1]}; feed images of the size that the table is made for, "
+        "resize the table when loading it, or give the model resize_positions, the "
+        "method to resize it by when it runs"
+    )

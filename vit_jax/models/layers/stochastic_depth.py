@@ -15,22 +15,24 @@ class StochasticDepth(nn.Module):
     stream `drop_path`.
 
     Attributes:
-      rate: Probability of dropping, 0 <= rate < 1.
+      rate: Probability of dropping, 0 <= rate < 1; None is 0. It may be an array, as a
+        loop over layers has it.
     """
 
-    rate: float
+    rate: float | Float[Array, ""] | None
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "b ..."], *, train: bool
     ) -> Float[Array, "b ..."]:
         """Returns the branch, thinned out in training."""
-        if not train or self.rate == 0.0:
+        rate = self.rate
+        if not train or rate is None or (isinstance(rate, float) and rate == 0.0):
             return x
-        keep = 1.0 - self.rate
+        keep = 1.0 - rate
         shape = (x.shape[0],) + (1,) * (x.ndim - 1)
         kept = jax.random.bernoulli(self.make_rng("drop_path"), keep, shape)
-        return jnp.where(kept, x / keep, jnp.zeros_like(x))
+        return jnp.where(kept, x / jnp.asarray(keep, x.dtype), jnp.zeros_like(x))
 
 
 def linear_rates(last: float, depth: int) -> list[float]:
