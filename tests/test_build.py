@@ -11,6 +11,7 @@ from PIL import Image
 
 from vit_jax import build, config as config_lib
 from vit_jax.errors import UserError
+from vit_jax.train import loop
 
 QUICKSTART = pathlib.Path(__file__).parent.parent / "configs" / "quickstart.py"
 
@@ -35,6 +36,9 @@ def smoke(**overrides: Any) -> ConfigDict:
         ({"data__batch_size": 800}, "larger than synthetic:10"),
         ({"data__ops": "decod|resize(28)"}, "did you mean 'decode'"),
         ({"data__split": "trian"}, "trian"),
+        ({"data__cutmix": -1.0}, "cutmix p is -1.0; give 0"),
+        ({"data__switch_prob": 1.5}, "switch_prob is 1.5; give 0 to 1"),
+        ({"data__repeats": 0}, "config.data.repeats is 0; give 1 for none"),
         ({"data__dataset": "bundled:mnst"}, "mnst"),
         ({"data__dataset": "foldr:x"}, "did you mean 'folder'"),
         ({"data__dataset": "folder:none/here"}, "none/here"),
@@ -127,3 +131,14 @@ def test_a_check_of_a_model_that_cannot_take_the_images_fails(workdir: pathlib.P
     config = smoke(data__ops="decode|resize(30)|value_range(-1, 1)")
     with pytest.raises(UserError, match=r"30.* 28 or 35"):
         build.check_run(build.make_blueprint(config), str(workdir))
+
+
+@pytest.mark.slow
+def test_mixing_repeats_and_mirror_images_train_and_evaluate(workdir: pathlib.Path):
+    config = smoke(
+        data__mixup=0.8, data__cutmix=1.0, data__repeats=2, evaluators__test__flip=True
+    )
+    with build.build_run(build.make_blueprint(config), str(workdir)) as run:
+        state, _ = loop.train(run, lambda: False)
+    assert int(state.step) == 2
+    assert '"test/top1"' in (workdir / "metrics.jsonl").read_text()

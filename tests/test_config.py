@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 
 from vit_jax import config as c
 from vit_jax.errors import UserError
+from vit_jax.registry import parse_pipeline
 
 
 def write(path: pathlib.Path, body: str) -> str:
@@ -167,3 +168,29 @@ def test_steps_converts_every_unit(field: str, value: float, expected: float):
 def test_steps_refuses_what_is_no_duration(section: dict, message: str):
     with pytest.raises(UserError, match=message):
         c.steps("total", section, batch_size=1, num_examples=1)
+
+
+def test_the_levels_of_augreg_are_those_of_big_vision():
+    mixup = {name: p or 0 for name, (p, _) in c.AUGREG.items()}
+    assert mixup == {
+        "none": 0,
+        "light1": 0,
+        "light2": 0.2,
+        "medium1": 0.2,
+        "medium2": 0.5,
+        "strong1": 0.5,
+        "strong2": 0.8,
+    }
+    magnitudes = {
+        name: [(call.name, *call.args) for call in parse_pipeline(f"flip_lr{ops}")[1:]]
+        for name, (_, ops) in c.AUGREG.items()
+    }
+    assert magnitudes == {
+        "none": [],
+        "light1": [("randaug", 2, 0)],
+        "light2": [("randaug", 2, 10)],
+        "medium1": [("randaug", 2, 15)],
+        "medium2": [("randaug", 2, 15)],
+        "strong1": [("randaug", 2, 20)],
+        "strong2": [("randaug", 2, 20)],
+    }

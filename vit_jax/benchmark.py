@@ -3,15 +3,19 @@
 
   python -m vit_jax.benchmark step --model=ViT-S/16 --batch_size=16
   python -m vit_jax.benchmark input --dataset=bundled:mnist --batch_size=128
+  python -m vit_jax.benchmark input --dataset=zip:FILE --upscale=500x375 --rivals
   python -m vit_jax.benchmark startup
 
 step: training steps (forward, backward, AdamW) on a batch that lies on the device.
-input: batches of the training pipeline, nothing else. startup: how long --help takes,
+input: batches of the training pipeline, nothing else; with --rivals, in turns with
+plain tf.data over the same JPEG files in memory (see vit_jax/data/speed.py), one line a
+pipeline, and with --ops_ms what each op of --ops costs. startup: how long --help takes,
 and the smoke run of the quickstart from the command to its end, with an empty and
 with a filled compilation cache.
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -39,7 +43,7 @@ _BATCH_SIZE = flags.DEFINE_integer(
 _RESOLUTION = flags.DEFINE_integer(
     "resolution",
     224,
-    "step: side of the images in pixels.",
+    "step, input --rivals: side of the images in pixels.",
     lower_bound=1,
     flag_values=FLAGS,
 )
@@ -69,14 +73,36 @@ _OPS = flags.DEFINE_string(
 )
 
 
+_RIVALS = flags.DEFINE_boolean(
+    "rivals", False, "input: compare with plain tf.data pipelines.", flag_values=FLAGS
+)
+_OPS_MS = flags.DEFINE_boolean(
+    "ops_ms", False, "input: milliseconds of each op of --ops.", flag_values=FLAGS
+)
+_UPSCALE = flags.DEFINE_string(
+    "upscale",
+    None,
+    "input: first make the images this large, such as 500x375, and JPEG again.",
+    flag_values=FLAGS,
+)
+_ROUNDS = flags.DEFINE_integer(
+    "rounds",
+    15,
+    "input --rivals, --ops_ms: turns of each pipeline, of --steps batches.",
+    lower_bound=1,
+    flag_values=FLAGS,
+)
+
+
 def main(argv: Sequence[str]) -> None:
     """Runs the benchmark that is named on the command line."""
     if len(argv) != 1:
         raise UserError(f"name one benchmark of {', '.join(BENCHMARKS)}")
     if argv[0] not in BENCHMARKS:
         raise unknown("benchmark", argv[0], BENCHMARKS)
-    result = BENCHMARKS[argv[0]]()
-    print(json.dumps({"benchmark": argv[0], **result}))
+    results = BENCHMARKS[argv[0]]()
+    for result in results if isinstance(results, list) else [results]:
+        print(json.dumps({"benchmark": argv[0], **result}))
 
 
 def measure_step() -> dict[str, Any]:
@@ -140,13 +166,33 @@ def measure_step() -> dict[str, Any]:
     }
 
 
-def measure_input() -> dict[str, Any]:
+def measure_input() -> dict[str, Any] | list[dict[str, Any]]:
     """Times batches of the training pipeline on the host."""
-    from vit_jax.data import pipeline
+    from vit_jax.data import speed
     from vit_jax.data.sources import check_source, open_source
 
     source = open_source(_DATASET.value, _SPLIT.value)
     check_source(source, batch_size=_BATCH_SIZE.value)
+    with tempfile.TemporaryDirectory() as folder:
+        if _UPSCALE.value:
+            tar = os.path.join(folder, "upscaled.tar")
+            speed.write_upscaled(source, tar, speed.parse_size(_UPSCALE.value))
+            source = open_source(f"tar:{tar}", "train")
+        turns = {
+            "batch_size": _BATCH_SIZE.value,
+            "batches": _STEPS.value,
+            "rounds": _ROUNDS.value,
+        }
+        if _OPS_MS.value:
+            return {"ops_ms": speed.ops_ms(source, _OPS.value, **turns), **turns}
+        if _RIVALS.value:
+            return speed.compare(source, resolution=_RESOLUTION.value, **turns)
+        return _measure_batches(source)
+
+
+def _measure_batches(source: Any) -> dict[str, Any]:
+    from vit_jax.data import pipeline
+
     batches = pipeline.train_batches(
         source, batch_size=_BATCH_SIZE.value, ops=_OPS.value, seed=0
     )
@@ -177,7 +223,7 @@ def measure_startup() -> dict[str, Any]:
         }
 
 
-BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
+BENCHMARKS: dict[str, Callable[[], dict[str, Any] | list[dict[str, Any]]]] = {
     "step": measure_step,
     "input": measure_input,
     "startup": measure_startup,

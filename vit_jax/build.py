@@ -222,7 +222,7 @@ def _open_evaluators(
     opened = {}
     for name, given in section.items():
         every = _steps(given, "every", train, None)
-        fields, kind = _take(_without_duration(given, "every"), "type")
+        fields, kind, flip = _take(_without_duration(given, "every"), "type", "flip")
         if kind not in EVALUATORS:
             raise unknown(f"config.evaluators.{name}.type:", str(kind), EVALUATORS)
         feed = section_call(
@@ -235,6 +235,8 @@ def _open_evaluators(
         make = EVALUATORS[kind]
         if feed.classes is not None:
             make = functools.partial(make, classes=feed.classes)
+        if flip:
+            make = functools.partial(make, flip=True)
         opened[name] = OpenEvaluator(make, feed, every)
     return opened
 

@@ -38,6 +38,20 @@ FIELDS = (
 )
 
 
+AUGREG = {
+    "none": (None, ""),
+    "light1": (None, "|randaug(2, 0)"),  # contrast, histogram, negative; no no-op
+    "light2": (0.2, "|randaug(2, 10)"),
+    "medium1": (0.2, "|randaug(2, 15)"),
+    "medium2": (0.5, "|randaug(2, 15)"),
+    "strong1": (0.5, "|randaug(2, 20)"),
+    "strong2": (0.8, "|randaug(2, 20)"),
+}
+"""Levels of augmentation of AugReg (arXiv:2106.10270, section 3.3), as big_vision has
+them: name to the parameter of mixup and what comes between `flip_lr` and
+`value_range` in the op string."""
+
+
 def parse_arg(arg: str, **defaults: Any) -> ConfigDict:
     """Parses the ARGS of `--config=FILE:ARGS`.
 

@@ -59,6 +59,14 @@ def test_amounts_are_those_of_the_documented_table(name: str, amounts):
         assert negative == (-drawn if signed else drawn)
 
 
+@pytest.mark.parametrize("name", augment.OPERATIONS)
+def test_pictures_of_a_pixel_or_a_line_keep_their_shape(name: str):
+    for shape in ((1, 1, 3), (1, 5, 3), (4, 1, 3), (2, 2, 3)):
+        image = tf.constant(IMAGE[: shape[0], : shape[1]])
+        amount = augment.draw_amount([name], 0, 10.0, 0.7)
+        assert augment.OPERATIONS[name].apply(image, amount, PLACE).shape == shape
+
+
 def painted(name: str, number: int) -> augment.Operation:
     """An operation that paints all pixels with its number, or its strength."""
 

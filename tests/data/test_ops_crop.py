@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from tests.data import pictures
 from vit_jax.data.preprocess import build_preprocess
@@ -59,6 +60,68 @@ def test_fused_decoding_takes_arrays_too():
     assert fused.shape == (16, 16, 3)
 
 
+@pytest.mark.parametrize("kind", ["jpeg", "png", "array"])
+def test_levels_keep_their_fractions_where_nothing_asks_for_whole_ones(kind: str):
+    data = IMAGE if kind == "array" else pictures.good()[kind]
+    for number in range(6):
+        ours = crop(data, "decode|inception_crop(16)|drop|value_range(0, 255)", number)
+        # pad(0) changes nothing, and is not known to take fractions.
+        whole = "decode|inception_crop(16)|pad(0)|value_range(0, 255)"
+        rounded = crop(data, whole, number)
+        assert ours.dtype == rounded.dtype == np.float32
+        assert np.abs(rounded - np.rint(rounded)).max() < 1e-4
+        assert 0.3 < np.abs(ours - rounded).max() <= 0.5 + 1e-4
+
+
+def test_a_flip_behind_a_crop_is_the_flip_of_the_crop():
+    data = pictures.good()["jpeg"]
+    flips = 0
+    for number in range(20):
+        fused = crop(data, "decode|inception_crop(16)|flip_lr|value_range", number)
+        # The no-op keeps them apart; behind the flip it keeps the numbers equal.
+        apart = crop(data, "decode|inception_crop(16)|flip_lr|pad(0)", number)
+        plain = crop(data, "decode|inception_crop(16)|value_range", number)
+        flipped = np.abs(fused - plain[:, ::-1]).max() < 1e-5
+        assert flipped or np.abs(fused - plain).max() < 1e-5
+        assert np.abs(fused - (apart / 127.5 - 1)).max() <= 0.51 / 127.5
+        flips += flipped
+    assert 4 <= flips <= 16  # 10 expected, deviation 2.2
+
+
+@pytest.mark.parametrize("ops", ["inception_crop(16)", "inception_crop((16, 20))"])
+def test_the_draws_of_a_flip_do_not_depend_on_its_neighbours(ops: str):
+    for number in range(20):
+        directly = crop(IMAGE, f"{ops}|flip_lr|drop", number)
+        # As op number 1 of another string, whose crop is the whole picture.
+        mirrored = crop(COORDINATES, "pad(0)|flip_lr", number)
+        was_flipped = mirrored[0, 0, 1] > mirrored[0, -1, 1]
+        plain = crop(IMAGE, ops, number)
+        expected = plain[:, ::-1] if was_flipped else plain
+        assert np.abs(directly.astype(int) - expected).max() <= 1
+
+
+def test_scaled_decoding_shows_the_same_box():
+    y, x = np.mgrid[0:600, 0:800]
+    smooth = np.stack([x * 255 / 800, y * 255 / 600, (x + y) * 255 / 1400], -1)
+    data = pictures.jpeg(Image.fromarray(smooth.astype(np.uint8)))
+    moved = 0
+    for number in range(12):
+        ops = "decode|inception_crop(32, area_min=20{})"
+        plain = crop(data, ops.format(""), number).astype(int)
+        scaled = crop(data, ops.format(", scaled=True"), number).astype(int)
+        assert scaled.shape == (32, 32, 3)
+        # The end of the box moves by at most two pixels of the eighth-size picture: 16
+        # rows, 6.8 levels.
+        assert np.abs(plain - scaled).max() <= 8
+        moved += not np.array_equal(plain, scaled)
+    assert moved == 12
+    small = pictures.good()["jpeg"]  # 48 x 40: a half would be too small
+    for number in range(4):
+        ops = "decode|inception_crop(30{})"
+        scaled = crop(small, ops.format(", scaled=True"), number)
+        assert np.array_equal(scaled, crop(small, ops.format(""), number))
+
+
 def test_random_crop_reaches_every_place():
     image = COORDINATES[:6, :7]
     corners = set()
@@ -97,6 +160,7 @@ def test_pad_puts_the_image_in_the_middle():
     [
         ("inception_crop(8, area_min=0)", "percentages with"),
         ("inception_crop(8, 60, 50)", "area_min <= area_max"),
+        ("inception_crop(scaled=True)", "needs a size"),
         ("random_crop(8, padding=-1)", "give 0 or more"),
         ("central_crop((8, 8, 3))", "one positive number or"),
         ("pad(1, 8)", "either pixels or size"),

@@ -121,6 +121,43 @@ def test_other_seeds_give_other_orders():
     assert ids(take(numbered(100), 1)) != ids(take(numbered(100), 1, seed=1))
 
 
+@pytest.mark.parametrize("repeats", [2, 3])
+def test_repeats_show_one_example_several_times_with_other_pixels(repeats):
+    source = open_source("synthetic:3@size=6;train=20", "train")
+    whole = take(source, 6, ops=RANDOM, repeats=repeats)
+    images = np.concatenate([batch["image"] for batch in whole])
+    rows = np.concatenate([batch_rows(step, 8, 20, seed=0) for step in range(6)])
+    shown = [source.labels[np.array([rows[g // repeats]])][0] for g in range(48)]
+    labels = np.concatenate([batch["label"] for batch in whole])
+    assert labels.tolist() == shown
+    groups = images[: 48 // repeats * repeats].reshape(-1, repeats, *images.shape[1:])
+    same = (groups[:, 0] == groups[:, 1]).all((1, 2, 3))
+    assert same.sum() <= 3  # 25 offsets and 2 flips: few repeat
+
+
+def test_repeats_depend_neither_on_processes_nor_on_a_restart():
+    source = open_source("synthetic:3@size=6;train=20", "train")
+    options = {"ops": RANDOM, "repeats": 3}
+    whole = take(source, 4, **options)
+    (resumed,) = take(source, 1, start_step=3, **options)
+    np.testing.assert_array_equal(whole[3]["image"], resumed["image"])
+    halves = [
+        take(source, 4, process_index=index, process_count=2, **options)
+        for index in range(2)
+    ]
+    for step, batch in enumerate(whole):
+        joined = np.concatenate([half[step]["image"] for half in halves])
+        np.testing.assert_array_equal(batch["image"], joined)
+
+
+def test_an_epoch_of_repeats_visits_a_part_of_the_examples_once():
+    (batch,) = take(numbered(12), 1, batch_size=12, repeats=3)
+    rows = batch_rows(0, 12, 12, seed=0)
+    assert batch["label"].tolist() == np.repeat(rows[:4], 3).tolist()
+    with pytest.raises(UserError, match="repeats is 0; give 1 for none"):
+        take(numbered(3), 1, repeats=0)
+
+
 # Labels
 
 

@@ -105,3 +105,33 @@ def test_fewer_than_five_classes_have_a_top5_of_one():
     )
     assert found["top5"] == 1.0
     assert found["top1"] == pytest.approx(1 / 3)
+
+
+def test_flip_averages_the_logits_of_an_image_and_its_mirror_image():
+    def left_minus_right(params: dict, image: jax.Array) -> jax.Array:
+        del params
+        return image[:, 0, 0, :] - 3 * image[:, 0, -1, :]
+
+    pixels = np.random.default_rng(0).normal(size=(6, 1, 4, 5)).astype(np.float32)
+    # left - 3 right, and right - 3 left for the mirror image: the mean is -(l + r).
+    expected = -(pixels[:, 0, 0] + pixels[:, 0, -1])
+    label = expected.argmax(-1).astype(np.int32)
+    assert (label != (pixels[:, 0, 0] - 3 * pixels[:, 0, -1]).argmax(-1)).any()
+    arrays = {"image": pixels, "label": label}
+    found = {
+        flip: dict(
+            Evaluator(
+                left_minus_right,
+                losses.build_loss(),
+                lambda: batches(arrays, 4, 2),
+                flip=flip,
+            ).run({})
+        )
+        for flip in (True, False)
+    }
+    assert found[True]["top1"] == 1.0
+    assert found[False]["top1"] < 1.0
+    assert found[True]["examples"] == 6
+    log_sums = np.log(np.exp(expected).sum(-1))
+    loss = (log_sums - expected[np.arange(6), label]).mean()
+    assert found[True]["loss"] == pytest.approx(loss, rel=1e-5)

@@ -36,6 +36,45 @@ def test_sizes_are_the_published_ones(size, width, depth, mlp_dim, num_heads):
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "width", "depths", "first_heads", "window_size", "resolution"),
+    [
+        # Section 3.3 of arXiv:2103.14030 and the names of the published files.
+        ("Swin-T", 96, (2, 2, 6, 2), 3, 7, 224),
+        ("Swin-T-c24", 96, (2, 2, 6, 2), 4, 8, 256),
+        ("Swin-S", 96, (2, 2, 18, 2), 3, 7, 224),
+        ("Swin-B", 128, (2, 2, 18, 2), 4, 7, 224),
+        ("Swin-L", 192, (2, 2, 18, 2), 6, 7, 224),
+        ("Swin-L-w12-384", 192, (2, 2, 18, 2), 6, 12, 384),
+        ("SwinV2-T-w16", 96, (2, 2, 6, 2), 3, 16, 256),
+        ("SwinV2-L-w12-192", 192, (2, 2, 18, 2), 6, 12, 192),
+        # arXiv:2111.09883.
+        ("SwinV2-H", 352, (2, 2, 18, 2), 11, 12, 192),
+        ("SwinV2-G", 512, (2, 2, 42, 4), 16, 12, 192),
+    ],
+)
+def test_sizes_of_swin_are_the_published_ones(
+    name, width, depths, first_heads, window_size, resolution
+):
+    row = catalog.find(name)
+    assert row.fields["width"] == width
+    assert row.fields["depths"] == depths
+    assert row.fields["num_heads"] == tuple(first_heads * 2**i for i in range(4))
+    assert row.fields["window_size"] == window_size
+    assert row.fields["resolution"] == row.resolution == resolution
+
+
+@pytest.mark.parametrize("name", ["SwinV2-B-w12to16", "SwinV2-L-w12to24-384"])
+def test_transferred_models_know_the_windows_of_pretraining(name):
+    assert catalog.find(name).fields["pretrained_window_size"] == (12, 12, 12, 6)
+
+
+def test_models_for_384_pixels_see_the_whole_image():
+    assert catalog.find("Swin-B").preset == "swin-v1"
+    assert catalog.find("Swin-B-w12-384").preset == "swin-v1-384"
+    assert catalog.find("SwinV2-B-w12to24-384").preset == "swin-v2-384"
+
+
 def test_a_row_is_found_with_its_count_and_tables():
     row = catalog.find("ViT-L/16")
     assert row.parameters == 304_326_632

@@ -8,7 +8,6 @@ anything is compiled.
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -69,6 +68,9 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
     seed: int,
     num_classes: int | None,
     mixup: float | None = None,
+    cutmix: float | None = None,
+    switch_prob: float = 0.5,
+    repeats: int = 1,
     data_dir: str | None = None,
     prefetch: int = 2,
     num_parallel: int | None = None,
@@ -88,6 +90,10 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
       seed: Seed of order and augmentation.
       num_classes: Classes that labels must lie in, or None for other targets.
       mixup: Parameter of mixup's Beta distribution; None mixes nothing.
+      cutmix: Parameter of CutMix's Beta distribution; None cuts nothing.
+      switch_prob: Probability of CutMix at a step where both are on.
+      repeats: Repeated augmentation: how many images next to each other in a batch show
+        one example, augmented anew. An epoch remains as many images, of fewer examples.
       data_dir: Where prepared TensorFlow Datasets lie.
       prefetch: Batches kept ready in the host's memory.
       num_parallel: Images preprocessed at a time; None leaves it to tf.data.
@@ -98,6 +104,8 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
       UserError: Whatever is wrong with the data, the ops or the batch size.
     """
     check_ops(ops)
+    if repeats < 1:
+        raise UserError(f"config.data.repeats is {repeats}; give 1 for none, or more")
     sharding.check_batch_size(batch_size, mesh, "config.data.batch_size")
     source = _open_training(dataset, split, mixture, data_dir)
     check_source(
@@ -106,9 +114,7 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
         num_classes=num_classes,
         decode=not skip_errors,
     )
-    mix = None
-    if mixup:
-        mix = functools.partial(mixing.mixup, p=mixup, num_classes=num_classes)
+    mix = mixing.build_mix(mixup, cutmix, switch_prob, num_classes)
 
     def host_batches(start_step: int) -> Any:
         return pipeline.train_batches(
@@ -122,6 +128,7 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
             process_index=jax.process_index(),
             process_count=jax.process_count(),
             skip_errors=skip_errors,
+            repeats=repeats,
         )
 
     return TrainFeed(source, batch_size, ops, mesh, host_batches, mix)

@@ -15,8 +15,9 @@ OTHER, JPEG, TURNED_JPEG, PNG = range(4)
 """Kinds: for Pillow; plain JPEG; plain JPEG that EXIF or XMP turn; plain PNG."""
 
 _TURNED = re.compile(
-    rb"\x12\x01[\x01-\x0c]\x00\x01\x00\x00\x00[^\x01]"  # tag 0x112, little-endian, not 1
-    rb"|\x01\x12\x00[\x01-\x0c]\x00\x00\x00\x01(?:\x00[^\x01]|[^\x00])"  # big-endian
+    # The tag 0x112 with another value than 1, little-endian and big-endian.
+    rb"\x12\x01[\x01-\x0c]\x00\x01\x00\x00\x00[^\x01]"
+    rb"|\x01\x12\x00[\x01-\x0c]\x00\x00\x00\x01(?:\x00[^\x01]|[^\x00])"
     rb"|tiff:Orientation(?:=\"|>)[02-9]",  # XMP
     re.DOTALL,
 )

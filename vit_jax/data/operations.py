@@ -28,9 +28,9 @@ def autocontrast(image: Any) -> tf.Tensor:
     high = tf.cast(tf.reduce_max(image, axis=[0, 1]), tf.float64)
     scale = tf.where(high > low, 255 / tf.maximum(high - low, 1), 1)
     offset = tf.where(high > low, -low * scale, 0)
-    width = tf.shape(image)[1]
+    width = tf.shape(image)[1:2]
     levels = tf.cast(_rows(image), tf.float64)  # Pillow's table is made in float64
-    stretched = levels * tf.tile(scale, [width]) + tf.tile(offset, [width])
+    stretched = levels * tf.tile(scale, width) + tf.tile(offset, width)
     return tf.reshape(tf.cast(stretched, tf.uint8), tf.shape(image))
 
 
@@ -50,13 +50,15 @@ def equalize(image: Any) -> tf.Tensor:
 def _look_up(image: Any, table: Any) -> tf.Tensor:
     """Replaces levels by a table `(256, channel)`, clipped to 0...255."""
     flat = tf.reshape(tf.cast(tf.clip_by_value(table, 0, 255), tf.uint8), [-1])
-    return tf.reshape(tf.gather_nd(flat, _places(image)[..., None]), tf.shape(image))
+    return tf.reshape(
+        tf.gather_nd(flat, tf.expand_dims(_places(image), -1)), tf.shape(image)
+    )
 
 
 def _places(image: Any) -> tf.Tensor:
     """Returns 3 level + channel as `(h, 3 w)`, a shape that is quick to add to."""
     levels = tf.cast(_rows(image), tf.int32)
-    return 3 * levels + tf.tile(tf.range(3), [tf.shape(image)[1]])
+    return 3 * levels + tf.tile(tf.range(3), tf.shape(image)[1:2])
 
 
 def _rows(image: Any) -> tf.Tensor:
@@ -124,8 +126,9 @@ def sharpness(image: Any, factor: Any) -> tf.Tensor:
     smooth = tf.floor((box + 4 * inner) * (1 / 13) + 0.5)
     middle = image[1:-1]
     blended = _blend(smooth, inner, factor, middle[:, 1:-1])
-    middle = tf.concat([middle[:, :1], blended, middle[:, -1:]], axis=1)
-    return tf.concat([image[:1], middle, image[-1:]], axis=0)
+    last = tf.maximum(tf.shape(image)[:2] - 1, 1)  # a single row is no last one
+    middle = tf.concat([middle[:, :1], blended, middle[:, last[1] :]], axis=1)
+    return tf.concat([image[:1], middle, image[last[0] :]], axis=0)
 
 
 def hue(image: Any, turn: Any) -> tf.Tensor:
@@ -161,7 +164,7 @@ def affine(image: Any, matrix: Any) -> tf.Tensor:
     row = _places_of(d * x, e * y, height)
     framed = _frame(image, height, width)
     place = row * (width + 2) + column
-    return tf.gather_nd(tf.reshape(framed, [-1, 3]), place[..., None])
+    return tf.gather_nd(tf.reshape(framed, [-1, 3]), tf.expand_dims(place, -1))
 
 
 def _from_centre(size: Any) -> tf.Tensor:

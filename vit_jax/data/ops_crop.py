@@ -122,10 +122,11 @@ class InceptionCrop:
 
     def _cut_jpeg(self, data: Any, seed: Any) -> tf.Tensor:
         begin, extent = self._window(tf.io.extract_jpeg_shape(data), seed)
-        if not self.scaled:
+        if not self.scaled or self.size is None:
             return decoding.decode_window(data, tf.concat([begin, extent], 0))
         ratios = (1, 2, 4, 8)
-        fits = [tf.reduce_all(extent // ratio >= self.size) for ratio in ratios[1:]]
+        size = tf.constant(self.size)
+        fits = [tf.reduce_all(extent // ratio >= size) for ratio in ratios[1:]]
 
         def decode_at(ratio: int) -> tf.Tensor:
             window = tf.concat([begin // ratio, extent // ratio], 0)

@@ -116,7 +116,7 @@ def flip_lr() -> Op:
 def flip_at_random(image: Any, seed: Any) -> tf.Tensor:
     """Mirrors left and right if the seed says so."""
     flip = tf.random.stateless_uniform([], seed) < 0.5
-    return tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: image)
+    return tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: tf.identity(image))
 
 
 @OPS.register()
@@ -157,12 +157,13 @@ def normalize(
       std: The same; None takes the one of the name in `mean`.
     """
     mean255, std255 = statistics(mean, std)
+    shift, factor = tf.constant(mean255), tf.constant(1 / std255, tf.float32)
 
     def run(image: tf.Tensor) -> tf.Tensor:
         # As rows of (w * 3): numbers that repeat every three are slow to broadcast.
         height, width = tf.unstack(tf.shape(image)[:2])
         rows = tf.reshape(tf.cast(image, tf.float32), [height, 3 * width])
-        rows = (rows - tf.tile(mean255, [width])) * tf.tile(1 / std255, [width])
+        rows = (rows - tf.tile(shift, [width])) * tf.tile(factor, [width])
         scaled = tf.reshape(rows, [height, width, 3])
         scaled.set_shape(image.shape)
         return scaled

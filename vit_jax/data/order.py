@@ -7,6 +7,10 @@ that batches straddle epochs and each epoch visits every example once. Process p
 makes the p-th of P equal parts. Random ops draw from a seed made of (seed, g).
 Evaluation is one pass in order, whose last batch is filled up. No TensorFlow here.
 
+With r repeats (repeated augmentation, arXiv:1901.09335) positions r n to r n + r - 1
+share example n of the order, each with a seed of its own. N positions, an epoch of the
+config, then visit N / r examples.
+
 A mixture repeats a block of L slots in which source k owns n_k; slot j of block b is
 example b * n_k + (rank of j among the slots of k) of that source, which is shuffled by
 epochs of its own. A single source is a mixture of one with one slot.
@@ -158,6 +162,7 @@ class Plan:
       process_count: Number of processes.
       seed: Seed of the shuffle; None for one pass in order.
       mixture: Whence each place draws; None for a single source.
+      repeats: How many places next to each other share an example.
     """
 
     size: int
@@ -166,6 +171,7 @@ class Plan:
     process_count: int
     seed: int | None
     mixture: Mixture | None = None
+    repeats: int = 1
 
     @property
     def local_size(self) -> int:
@@ -191,6 +197,7 @@ class Plan:
         if self.seed is None:
             return np.minimum(positions, self.size - 1)
         mixture = self.mixture or Mixture((self.size,), (1,))
+        positions = positions // self.repeats
         rows = mixture.rows(positions, self.seed)
         if not broken:
             return rows

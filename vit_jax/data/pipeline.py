@@ -46,6 +46,7 @@ def train_batches(  # noqa: PLR0913 (a section of the config is this signature)
     process_index: int = 0,
     process_count: int = 1,
     skip_errors: bool = False,
+    repeats: int = 1,
 ) -> "Batches":
     """Yields this process's part of the batches from step `start_step` on.
 
@@ -61,23 +62,26 @@ def train_batches(  # noqa: PLR0913 (a section of the config is this signature)
       process_count: Number of processes.
       skip_errors: Whether other images stand in for broken ones; else a broken image is
         an error.
+      repeats: How many images next to each other show one example, augmented anew.
 
     Returns:
       An endless iterator of dictionaries: what `ops` leaves of `image` and `label`
       (class ids or targets) or `labels` (several classes an example).
 
     Raises:
-      UserError: No example, a batch size that the processes do not divide, a wrong op
-        string; and from the iterator, an image that cannot be read or decoded.
+      UserError: No example, a batch size that the processes do not divide, repeats
+        below 1, a wrong op string; and from the iterator, an image that cannot be read
+        or decoded.
     """
     if batch_size < 1 or batch_size % process_count:
         raise UserError(
             f"batch_size {batch_size} is not a positive multiple of {process_count} "
             f"processes; use for example {_next_multiple(batch_size, process_count)}"
         )
-    plan = Plan(
-        len(source), batch_size, process_index, process_count, seed, source.mixture
-    )
+    if repeats < 1:
+        raise UserError(f"repeats is {repeats}; give 1 for none, or more, such as 3")
+    share = (process_index, process_count)
+    plan = Plan(len(source), batch_size, *share, seed, source.mixture, repeats)
     if plan.size:
         plan.rows(start_step)  # finds a wrong seed here and not in a thread
     threads = Threads(num_parallel, prefetch)

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from vit_jax.data import augment, ops_crop, ops_image, ops_label
+from vit_jax.data import augment, autoaugment, jitter, ops_crop, ops_image, ops_label
 from vit_jax.data.op_arguments import op_word
 from vit_jax.errors import UserError
 from vit_jax.registry import OPS, Call, parse_pipeline
@@ -20,7 +20,7 @@ from vit_jax.registry import OPS, Call, parse_pipeline
 Features = dict[str, Any]
 Op = Callable[[Features], Features]
 
-BUILTIN = (ops_image, ops_crop, ops_label, augment)
+BUILTIN = (ops_image, ops_crop, ops_label, augment, autoaugment, jitter)
 """The modules that register ops."""
 
 

@@ -17,17 +17,18 @@ programs disturb less.
 """
 
 import io
+import itertools
 import statistics
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from vit_jax.data import pipeline
+from vit_jax.data import pipeline, rivals
 from vit_jax.data.examples import Source
 from vit_jax.data.headers import JPEG, picture_kind
 from vit_jax.data.pixels import decode_image
@@ -98,9 +99,9 @@ def compare(
 
     contestants = {
         "ours": ours(TRAIN_OPS),
-        "bare": _bare(files, batch_size, size, fused=False),
-        "bare_fused": _bare(files, batch_size, size, fused=True),
-        "big_vision": _big_vision(files, batch_size, size),
+        "bare": rivals.bare(files, batch_size, size, fused=False),
+        "bare_fused": rivals.bare(files, batch_size, size, fused=True),
+        "big_vision": rivals.big_vision(files, batch_size, size),
         "ours_randaug": ours(RANDAUG_OPS),
     }
     turns = take_turns(contestants, batch_size, batches, rounds)
@@ -109,7 +110,9 @@ def compare(
         {
             "pipeline": name,
             "images_per_second": round(1 / statistics.median(t[0] for t in theirs), 1),
-            "cpu_ms_per_image": round(1000 * statistics.median(t[1] for t in theirs), 3),
+            "cpu_ms_per_image": round(
+                1000 * statistics.median(t[1] for t in theirs), 3
+            ),
             "ratio": _median_ratio(theirs, mine, 0),
             "cpu_ratio": _median_ratio(theirs, mine, 1),
         }
@@ -145,17 +148,19 @@ def ops_ms(
         name: round(
             1000 * statistics.median(b[1] - a[1] for a, b in zip(*pair, strict=True)), 3
         )
-        for name, pair in zip(names, zip(turns, turns[1:], strict=False), strict=True)
+        for name, pair in zip(names, itertools.pairwise(turns), strict=True)
     }
 
 
 def take_turns(
     contestants: Mapping[str, Iterator[Any]], batch_size: int, batches: int, rounds: int
 ) -> dict[str, list[Turn]]:
-    """Times batches of each contestant in turns, a number of rounds."""
+    """Times batches of each contestant in turns, in another order each round."""
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
+    rng = np.random.default_rng(0)
     for _ in range(rounds):
-        for name, iterator in contestants.items():
+        for name in rng.permutation(list(contestants)).tolist():
+            iterator = contestants[name]
             for _ in range(PREFETCHED):
                 next(iterator)
             clock, cpu = time.perf_counter(), time.process_time()
@@ -196,79 +201,6 @@ def _read_jpegs(source: Source) -> list[bytes]:
     return files
 
 
-def _batched(dataset: Any, run: Callable[[Any], Any], batch_size: int) -> Iterator[Any]:
-    run = tf.autograph.experimental.do_not_convert(run)
-    dataset = dataset.map(run, num_parallel_calls=tf.data.AUTOTUNE)
-    options = tf.data.Options()
-    options.threading.max_intra_op_parallelism = 1
-    dataset = dataset.batch(batch_size, drop_remainder=True).prefetch(2)
-    return dataset.with_options(options).as_numpy_iterator()
-
-
-def _bare(
-    files: list[bytes], batch_size: int, size: tuple[int, int], fused: bool
-) -> Iterator[Any]:
-    def run(data: Any) -> Any:
-        window = _draw_window(tf.io.extract_jpeg_shape(data)) if fused else None
-        return cut_and_resize(data, window, size)
-
-    return _batched(tf.data.Dataset.from_tensor_slices(files).repeat(), run, batch_size)
-
-
-def _big_vision(
-    files: list[bytes], batch_size: int, size: tuple[int, int]
-) -> Iterator[Any]:
-    def run(features: Any) -> Any:
-        image = cut_and_resize(features["image"], None, size)
-        flip = tf.random.uniform([]) < 0.5
-        return {"image": as_big_vision(image, flip), "label": features["label"]}
-
-    examples = {"image": files, "label": np.zeros(len(files), np.int32)}
-    dataset = tf.data.Dataset.from_tensor_slices(examples)
-    dataset = dataset.shuffle(len(files)).repeat()
-    return _batched(dataset, run, batch_size)
-
-
-def cut_and_resize(data: Any, window: Any, size: tuple[int, int]) -> tf.Tensor:
-    """Decodes, cuts and resizes one JPEG file to float levels.
-
-    Args:
-      data: The file.
-      window: `(top, left, height, width)` to decode; None decodes everything, and cuts
-        out a box that is drawn then.
-      size: Height and width.
-    """
-    if window is None:
-        image = tf.image.decode_jpeg(data, 3, dct_method="INTEGER_ACCURATE")
-        window = _draw_window(tf.shape(image))
-        begin, extent = tf.pad(window[:2], [[0, 1]]), tf.concat([window[2:], [3]], 0)
-        image = tf.slice(image, begin, extent)
-    else:
-        image = tf.image.decode_and_crop_jpeg(
-            data, window, 3, dct_method="INTEGER_ACCURATE"
-        )
-    return tf.image.resize(image, size)
-
-
-def as_big_vision(image: Any, flip: Any) -> tf.Tensor:
-    """Goes on from resized levels as big_vision does, to -1...1."""
-    image = tf.cast(image, tf.uint8)  # cuts off, which ours does not
-    image = tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: image)
-    unit = (tf.cast(image, tf.float32) - 0.0) / (255.0 - 0.0)
-    return -1.0 + unit * (1.0 - -1.0)
-
-
-def _draw_window(shape: Any) -> tf.Tensor:
-    begin, extent, _ = tf.image.sample_distorted_bounding_box(
-        shape,
-        tf.zeros((0, 0, 4)),
-        area_range=(0.05, 1),
-        min_object_covered=0,
-        use_image_if_no_bounding_boxes=True,
-    )
-    return tf.concat([begin[:2], extent[:2]], 0)
-
-
 def _scalars(files: list[bytes], batch_size: int, ops: str) -> Iterator[Any]:
     """Runs ops and keeps one number of each result, so that little else is timed."""
     run_ops = build_preprocess(ops)
@@ -279,9 +211,9 @@ def _scalars(files: list[bytes], batch_size: int, ops: str) -> Iterator[Any]:
 
     kinds = np.array([picture_kind(file) for file in files], np.int32)
     seeds = np.random.default_rng(0).integers(0, 2**31, (len(files), 2), np.int32)
-    examples = {"image": files, "kind": kinds, "seed": seeds}
+    examples: Any = {"image": files, "kind": kinds, "seed": seeds}
     dataset = tf.data.Dataset.from_tensor_slices(examples).repeat()
-    return _batched(dataset, run, batch_size)
+    return rivals.batched(dataset, run, batch_size)
 
 
 def parse_size(text: str) -> tuple[int, int]:

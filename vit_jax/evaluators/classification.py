@@ -16,6 +16,9 @@ from jaxtyping import Array, Float, Int
 Batch = dict[str, Any]
 
 
+Predict = Callable[[Any, Float[Array, "b h w c"]], Float[Array, "b k"]]
+
+
 class Evaluator:
     """Yields `top1`, `top5`, `loss` and `examples` of a split.
 
@@ -25,10 +28,11 @@ class Evaluator:
 
     def __init__(
         self,
-        predict: Callable[[Any, Float[Array, "b h w c"]], Float[Array, "b k"]],
+        predict: Predict,
         loss: Callable[[Float[Array, "b k"], Batch], Float[Array, " b"]],
         batches: Callable[[], Iterator[Batch]],
         classes: Int[np.ndarray, " c"] | None = None,
+        flip: bool = False,
     ):
         """Compiles nothing yet.
 
@@ -39,8 +43,10 @@ class Evaluator:
             `label` or `labels`, and `mask`.
           classes: The only classes that the model may choose among; None for all.
             ImageNet-A and -R are scored so, on their 200 of the 1,000 classes.
+          flip: Whether logits are the mean over each image and its mirror image.
         """
         self._batches = batches
+        predict = with_mirror_images(predict) if flip else predict
 
         def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
             logits = predict(params, batch["image"])
@@ -63,6 +69,18 @@ class Evaluator:
         for name, total in totals.items():
             yield name, total / max(examples, 1.0)
         yield "examples", examples
+
+
+def with_mirror_images(predict: Predict) -> Predict:
+    """Makes logits that are the mean of those of an image and of its mirror image."""
+
+    def predict_both(
+        params: Any, image: Float[Array, "b h w c"]
+    ) -> Float[Array, "b k"]:
+        mirrored = predict(params, image[:, :, ::-1])
+        return (predict(params, image) + mirrored) / 2
+
+    return predict_both
 
 
 def _masked_sums(

@@ -76,9 +76,20 @@ def _check_overrides(family: type[nn.Module], overrides: Mapping[str, Any]) -> N
     for key, value in overrides.items():
         if key not in known:
             raise unknown("model field", key, known)
-        choices = typing.get_args(hints[key])
-        if typing.get_origin(hints[key]) is typing.Literal and value not in choices:
-            raise unknown(f"{key}", str(value), choices)
+        choices = _choices(hints[key])
+        if choices and value not in choices:
+            raise unknown(f"{key}", str(value), [str(choice) for choice in choices])
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    """Returns the values that a field is limited to, or none if it is not."""
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)
+    inner = typing.get_args(hint)
+    if len(inner) == 2 and inner[1] is type(None):
+        choices = _choices(inner[0])
+        return (*choices, None) if choices else ()
+    return ()
 
 
 def _hashable(value: Any) -> Any:

@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 
 from vit_jax.errors import UserError
-from vit_jax.models.layers.attention import MultiHeadAttention, mix, scores
+from vit_jax.models.layers.attention import (
+    MultiHeadAttention,
+    mix,
+    scores,
+    softmax,
+)
 
 B, Q, N, M, E = 2, 3, 5, 4, 6
 
@@ -191,3 +196,33 @@ def test_relative_scores_are_those_of_the_scaled_query():
     np.testing.assert_allclose(
         weights, probabilities(params, x, extra=extra), atol=1e-5
     )
+
+
+def test_softmax_and_its_gradient_are_the_plain_ones():
+    logits = 20 * draw(B, M, Q, N)
+    wide = np.asarray(logits, np.float64)
+    expected = np.exp(wide - wide.max(-1, keepdims=True))
+    expected /= expected.sum(-1, keepdims=True)
+    y, pull = jax.vjp(jax.jit(softmax), logits)
+    np.testing.assert_allclose(y, expected, rtol=2e-6, atol=1e-9)
+    np.testing.assert_allclose(y.sum(-1), np.ones((B, M, Q)), rtol=1e-6)
+    change = np.asarray(draw(B, M, Q, N, seed=1), np.float64)
+    inner = (expected * change).sum(-1, keepdims=True)
+    (gradient,) = pull(jnp.asarray(change, jnp.float32))
+    np.testing.assert_allclose(gradient, expected * (change - inner), atol=1e-6)
+
+
+def test_softmax_of_large_and_of_masked_scores_is_finite():
+    logits = jnp.asarray([[[[1e4, 1e4, -jnp.inf], [-1e4, 0.0, -1e9]]]])
+    expected = [[[[0.5, 0.5, 0], [0, 1, 0]]]]
+    np.testing.assert_array_equal(jax.jit(softmax)(logits), expected)
+
+
+def test_only_the_cpu_program_computes_exponentials_twice():
+    traced = jax.jit(softmax).trace(jax.ShapeDtypeStruct((B, M, Q, N), jnp.float32))
+    text = {
+        platform: traced.lower(lowering_platforms=(platform,)).as_text()
+        for platform in ("cpu", "tpu", "cuda")
+    }
+    count = {platform: lines.count("stablehlo.exp") for platform, lines in text.items()}
+    assert count == {"cpu": 2, "tpu": 1, "cuda": 1}

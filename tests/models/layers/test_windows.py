@@ -11,7 +11,6 @@ from vit_jax.models.layers.windows import (
     Windows,
     log_coordinates,
     partition,
-    relative_index,
     reverse,
 )
 
@@ -53,6 +52,10 @@ WINDOWS = [
 def test_join_undoes_split(windows):
     x = draw(2, *windows.grid, 3)
     np.testing.assert_array_equal(windows.join(windows.split(x)), x)
+
+
+def relative_index(size):
+    return np.asarray(Windows(size, size).index()[0])
 
 
 def test_relative_index_of_a_small_window_is_the_published_one():

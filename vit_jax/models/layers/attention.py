@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.models.layers.dense import DenseGeneral
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.relative import RelativeScores
 from vit_jax.models.layers.rotary import rotate
@@ -73,7 +74,7 @@ class MultiHeadAttention(nn.Module):
             )
         head_width = width // self.num_heads
         dense = functools.partial(
-            nn.DenseGeneral,
+            DenseGeneral,
             kernel_init=nn.initializers.xavier_uniform(),
             dtype=self.dtype,
             param_dtype=self.param_dtype,
@@ -96,7 +97,7 @@ class MultiHeadAttention(nn.Module):
                 self.relative_after, self.param_dtype, name="relative"
             )
             logits = logits + relative(query)
-        weights = nn.softmax(logits)
+        weights = softmax(logits)
         dropped = nn.Dropout(self.attention_dropout_rate, deterministic=not train)(
             weights
         )
@@ -140,6 +141,24 @@ def mix(
     product = functools.partial(_product, "bmqn,bnme->bqme")
     mixed = lax.platform_dependent(weights, value, cpu=folded, default=product)
     return mixed.astype(value.dtype)
+
+
+@jax.custom_jvp
+def softmax(logits: Float[Array, "b m q n"]) -> Float[Array, "b m q n"]:
+    """Returns the softmax over the last axis.
+
+    On a CPU exponentials are cheaper than the memory that keeps them: they are computed
+    for the sums, and again with the logarithm of the sum taken off.
+    """
+    return lax.platform_dependent(
+        logits, cpu=lambda x: jnp.exp(nn.log_softmax(x)), default=nn.softmax
+    )
+
+
+@softmax.defjvp
+def _softmax_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    y, (change,) = softmax(*primals), tangents
+    return y, y * (change - jnp.sum(y * change, axis=-1, keepdims=True))
 
 
 def _product(formula: str, a: Array, b: Array) -> Array:

@@ -43,7 +43,7 @@ class PatchEmbedding(nn.Module):
     @nn.compact
     def __call__(
         self, image: Float[Array | np.ndarray, "b h w c"]
-    ) -> Float[Array, "b r s d"]:
+    ) -> Float[Array, "b i j d"]:
         """Returns the tokens on their grid; an image is padded to whole patches."""
         rows, columns = (
             ceil_divide(side, patch) * patch
@@ -80,7 +80,7 @@ class PatchMerging(nn.Module):
     param_dtype: DTypeLike
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b h w d"]) -> Float[Array, "b r s f"]:
+    def __call__(self, x: Float[Array, "b h w d"]) -> Float[Array, "b i j _"]:
         """Returns the smaller map."""
         norm = LayerNorm(self.norm_eps, self.dtype, self.param_dtype, name="norm")
         reduction = nn.Dense(
@@ -109,7 +109,7 @@ class Stage(nn.Module):
     @nn.compact
     def __call__(
         self, x: Float[Array, "b h w d"], *, train: bool, return_attention: bool
-    ) -> tuple[Float[Array, "b r s f"], Outputs]:
+    ) -> tuple[Float[Array, "b i j _"], Outputs]:
         """Returns the map, and `block00/...` of every block."""
         out = {}
         if self.downsample is not None:
@@ -121,7 +121,7 @@ class Stage(nn.Module):
         return x, out
 
 
-def merge_neighbours(x: Float[Array, "b h w d"]) -> Float[Array, "b r s f"]:
+def merge_neighbours(x: Float[Array, "b h w d"]) -> Float[Array, "b i j _"]:
     """Concatenates the tokens of each 2 x 2 square, [[a, b], [c, d]] as (a, c, b, d).
 
     A map of odd sides is padded with zeros at the bottom and right.

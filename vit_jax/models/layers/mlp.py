@@ -10,6 +10,8 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.layers.dense import Dense
+
 Gelu = Literal["tanh", "erf"]
 
 # They differ by up to 5e-4 an activation, about 1e-3 in the logits of a whole model.
@@ -49,7 +51,7 @@ class Mlp(nn.Module):
     def __call__(self, x: Float[Array, "*b d"], *, train: bool) -> Float[Array, "*b d"]:
         """Returns what the layers make of each token by itself."""
         dense = functools.partial(
-            nn.Dense,
+            Dense,
             kernel_init=self.kernel_init,
             bias_init=self.bias_init,
             dtype=self.dtype,

@@ -8,6 +8,8 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.layers.dense import Dense
+
 
 class SwiGlu(nn.Module):
     """Dense(silu(gate) * value), with both made by one dense layer (arXiv:2002.05202).
@@ -32,7 +34,7 @@ class SwiGlu(nn.Module):
     def __call__(self, x: Float[Array, "*b d"], *, train: bool) -> Float[Array, "*b d"]:
         """Returns what the layers make of each token by itself."""
         dense = functools.partial(
-            nn.Dense,
+            Dense,
             kernel_init=nn.initializers.xavier_uniform(),
             bias_init=nn.initializers.normal(1e-6),
             dtype=self.dtype,

@@ -78,11 +78,11 @@ class Windows:
 
     def spread(
         self,
-        query: Float[Array, "x n m e"],
-        key: Float[Array, "x n m e"],
-        value: Float[Array, "x n m e"],
+        query: Float[Array, "x t m e"],
+        key: Float[Array, "x t m e"],
+        value: Float[Array, "x t m e"],
     ) -> tuple[
-        Float[Array, "y q m e"], Float[Array, "y k m e"], Float[Array, "y k m e"]
+        Float[Array, "y q m e"], Float[Array, "y n m e"], Float[Array, "y n m e"]
     ]:
         """Gives each group the queries, keys and values that meet in it."""
         if self.kind != "sliding":
@@ -97,18 +97,18 @@ class Windows:
         return query.reshape(-1, w, m, e), reached(key), reached(value)
 
     def biased(
-        self, logits: Float[Array, "x m q k"], table: Float[Array, "r m"] | None
-    ) -> Float[Array, "b g m q k"]:
+        self, logits: Float[Array, "x m q n"], table: Float[Array, "r m"] | None
+    ) -> Float[Array, "b g m q n"]:
         """Adds relative positions and the mask, and separates groups from the batch.
 
         Args:
           logits: Products of queries and keys.
-          table: A row for each offset, in the order of `relative_index`; None adds no
+          table: A row for each offset, in the order of `index`; None adds no
             positions.
         """
         logits = logits.reshape(-1, self.groups, *logits.shape[1:])
         if table is not None:
-            bias = table.astype(jnp.float32)[self.index()]  # (1 or g, q, k, m)
+            bias = table.astype(jnp.float32)[self.index()]  # (1 or g, q, n, m)
             logits = logits + jnp.moveaxis(bias, -1, 1)[None]
         seen = self.seen()
         if seen is not None:
@@ -124,19 +124,25 @@ class Windows:
         y = jnp.roll(y, self.shift, (1, 2)) if any(self.shift) else y
         return y[:, :h, :w]
 
-    def index(self) -> Int[Array | np.ndarray, "g q k"]:
-        """Returns the row of each pair in a table of offsets; g is 1 if all agree."""
-        if self.kind != "sliding":
-            return relative_index(self.size)[None]
-        (h, w), (rows, columns) = self.grid, self.size
-        down = np.arange(h)[:, None] - self._rows() + rows - 1
-        right = np.arange(w)[:, None] - np.arange(w) + columns - 1
-        right = right.clip(0, 2 * columns - 2)  # those beyond are not seen
-        # Added on the device: the sum is large, its parts are not.
-        index = jnp.asarray(down)[:, None, :, None] * (2 * columns - 1)
-        return (index + right[None, :, None, :]).reshape(h, w, -1)
+    def index(self) -> Int[Array, "g q n"]:
+        """Returns the row of each pair in a table of offsets; g is 1 if all agree.
 
-    def seen(self) -> Bool[Array, "g q k"] | None:
+        The (2 rows - 1)(2 columns - 1) offsets of a window, query minus key, are
+        numbered in raster order from the most negative one.
+        """
+        (h, w), (rows, columns) = self.grid, self.size
+        if self.kind == "sliding":
+            down, right = np.arange(h)[:, None] - self._rows(), _offsets(w)
+            right = right.clip(1 - columns, columns - 1)  # those beyond are not seen
+        else:
+            down, right = _offsets(rows), _offsets(columns)
+        # Added on the device: the sum is large, its parts are not.
+        index = jnp.asarray(down + rows - 1)[:, None, :, None] * (2 * columns - 1)
+        index = index + (right + columns - 1)[None, :, None, :]
+        groups = h if self.kind == "sliding" else 1
+        return index.reshape(groups, -1, down.shape[1] * right.shape[1])
+
+    def seen(self) -> Bool[Array, "g q n"] | None:
         """Returns which queries attend to which keys; None if all of a group do."""
         if self.kind == "sliding":
             w, columns = self.grid[1], min(self.size[1], self.grid[1])
@@ -181,24 +187,12 @@ def reverse(
 
 def pad_bottom_right(
     x: Float[Array | np.ndarray, "b h w d"], grid: Pair
-) -> Float[Array, "b p q d"]:
+) -> Float[Array, "b i j d"]:
     """Adds rows and columns of zeros up to `grid`."""
     rows, columns = grid[0] - x.shape[1], grid[1] - x.shape[2]
     if not rows and not columns:
         return jnp.asarray(x)
     return jnp.pad(x, ((0, 0), (0, rows), (0, columns), (0, 0)))
-
-
-def relative_index(size: Pair) -> Int[np.ndarray, "n n"]:
-    """Returns for each query and key of a window the row of their offset.
-
-    The (2 rows - 1)(2 columns - 1) offsets, query minus key, are numbered in raster
-    order from the most negative one.
-    """
-    rows, columns = size
-    places = np.mgrid[:rows, :columns].reshape(2, -1)
-    down, right = places[:, :, None] - places[:, None, :]
-    return (down + rows - 1) * (2 * columns - 1) + right + columns - 1
 
 
 def log_coordinates(size: Pair, pretrained: Pair) -> Float[np.ndarray, "r 2"]:
@@ -228,6 +222,11 @@ def _axis_regions(
     if shift:
         parts = 1 * (place >= padded - size) + (place >= padded - shift)
     return parts, np.roll(place < side, -shift)
+
+
+def _offsets(side: int) -> np.ndarray:
+    """Returns query minus key for all pairs of places on one axis."""
+    return np.arange(side)[:, None] - np.arange(side)
 
 
 def _first(side: int, size: int) -> np.ndarray:
