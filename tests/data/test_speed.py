@@ -68,7 +68,7 @@ def test_turns_take_each_pipeline_as_often_and_time_it():
             yield name
 
     turns = speed.take_turns({name: count(name) for name in made}, 4, 2, 3)
-    assert made == {"a": 18, "b": 18}  # 3 rounds of 4 that are ready and 2 timed
+    assert made == {"a": 42, "b": 42}  # 3 rounds of 12 that lie ready and 2 timed
     assert all(len(t) == 3 and min(min(t)) >= 0 for t in turns.values())
 
 
