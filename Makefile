@@ -40,8 +40,8 @@ test-reference: .venv-reference/.reference
 	$(REFERENCE_BIN)/python -m pytest -m "reference"
 
 test-prepare: .venv-prepare/.prepare
-	$(PREPARE_BIN)/python -m pytest tests/data/test_prepare_beam.py \
-	  tests/data/test_duplicates.py
+	$(PREPARE_BIN)/python -m pytest tests/data/prepare/test_beam.py \
+	  tests/data/prepare/test_duplicates.py
 
 # JAX takes the accelerator only if told: make test-machine JAX_PLATFORMS=cuda
 test-machine: .venv/.dev

@@ -13,7 +13,8 @@ Hardware: written for a TPU v3-32 slice. Not yet run.
 
 Differences from the paper:
 - JFT-300M is not public: name your own data, such as shards with several labels an
-  example (made by vit_jax.data.prepare, without what vit_jax.data.duplicates finds),
+  example (made by vit_jax.data.prepare, without what
+  vit_jax.data.prepare.duplicates finds),
     --config.data.dataset="tfrecord:/data/web/train-*.tfrecord@labels=label"
   or tar:GLOB, the same for config.evaluators.val, and config.model.num_classes. As
   prepared shards are in random order, --config.data.split="train[:9000000]" is a

@@ -8,7 +8,7 @@ in it is ever evaluated but literals (`ast.literal_eval`). Every error shows the
 string with the failing part in square brackets.
 
 The module holds the parser, `Registry`, and `OPS`, the registry of preprocessing ops.
-It knows nothing of pictures: the ops register themselves (`vit_jax.data.ops_image` and
+It knows nothing of pictures: the ops register themselves (`vit_jax.data.ops.image` and
 its siblings), and so can yours:
 
     @OPS.register(random=True)

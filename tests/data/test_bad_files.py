@@ -9,9 +9,9 @@ import pytest
 
 from tests.data.pictures import encode, jpeg, photo
 from tests.data.written_shards import example, pairs, write_records, write_tar
+from vit_jax.data.forms.tfds import ArrayRecordReader
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources import check_source, open_source
-from vit_jax.data.sources_tfds import ArrayRecordReader
 from vit_jax.errors import UserError
 
 GOOD = encode(photo(8, 8), "PNG")

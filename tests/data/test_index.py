@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.data.written_shards import example, pairs, write_records, write_tar
-from vit_jax.data import shard_store
 from vit_jax.data.index import find_dataset_shards, make_report
-from vit_jax.data.shard_store import VARIABLE
+from vit_jax.data.shards import store as shard_store
+from vit_jax.data.shards.store import VARIABLE
+from vit_jax.data.shards.synthetic import write_synthetic_shards
 from vit_jax.data.sources import open_source
-from vit_jax.data.synthetic_shards import write_synthetic_shards
 from vit_jax.errors import UserError
 
 

@@ -15,10 +15,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from PIL import Image
 
 from vit_jax.data.examples import Collection, Source
+from vit_jax.data.forms.arrays import ArrayRecords
 from vit_jax.data.labels import MultiHot
 from vit_jax.data.pipeline import batch_rows, eval_batches, train_batches
 from vit_jax.data.sources import open_source
-from vit_jax.data.sources_arrays import ArrayRecords
 from vit_jax.data.transfer import prefetch_to_device
 from vit_jax.errors import UserError
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.data import pictures
 from vit_jax.data import pixels
-from vit_jax.data.ops_numpy import NUMPY_OPS
+from vit_jax.data.ops.reference import NUMPY_OPS
 from vit_jax.errors import UserError
 from vit_jax.registry import OPS
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.data import pictures
 from vit_jax.data import pixels
-from vit_jax.data.op_arguments import op_word
+from vit_jax.data.ops.arguments import op_word
 from vit_jax.data.preprocess import build_preprocess, check_ops, is_random
 from vit_jax.errors import UserError
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.data.pictures import jpeg
 from vit_jax.data.labels import MultiHot
-from vit_jax.data.prepare_jobs import Job
-from vit_jax.data.prepare_task import Task, prepare
+from vit_jax.data.prepare.jobs import Job
+from vit_jax.data.prepare.task import Task, prepare
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UserError
 

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from vit_jax.data.examples import Collection, Source
+from vit_jax.data.forms.arrays import ArrayRecords, read_idx
 from vit_jax.data.labels import MultiHot, class_ids, translate_ids
 from vit_jax.data.sources import check_source, open_source, parse_dataset
-from vit_jax.data.sources_arrays import ArrayRecords, read_idx
 from vit_jax.errors import UserError
 
 

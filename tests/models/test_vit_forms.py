@@ -15,6 +15,14 @@ SIZES = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_optimizations():
+    """Compiles in half the time; what is compared stays the same."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 def vit(**fields):
     return build_model("ViT-Ti/4", **{"num_classes": 3, **SIZES, **fields})
 

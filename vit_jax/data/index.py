@@ -20,12 +20,12 @@ from absl import flags, logging
 
 from vit_jax import command
 from vit_jax.data.examples import ALL, Request
-from vit_jax.data.shard_files import find_files
-from vit_jax.data.shard_store import VARIABLE, Reader, Store, index_shards
+from vit_jax.data.forms.tar_tfrecord import tfrecord_reader
+from vit_jax.data.forms.tfds import find_shards
+from vit_jax.data.shards.files import find_files
+from vit_jax.data.shards.store import VARIABLE, Reader, Store, index_shards
+from vit_jax.data.shards.tars import TarReader
 from vit_jax.data.sources import parse_dataset
-from vit_jax.data.sources_shards import tfrecord_reader
-from vit_jax.data.sources_tfds import find_shards
-from vit_jax.data.tars import TarReader
 from vit_jax.errors import UserError
 
 BAR_WIDTH = 30

@@ -20,8 +20,8 @@ import numpy as np
 from absl import logging
 
 from vit_jax.data.examples import Rows, Source
-from vit_jax.data.headers import picture_kind
 from vit_jax.data.labels import MultiHot
+from vit_jax.data.ops.headers import picture_kind
 from vit_jax.data.order import Plan, batch_rows
 from vit_jax.data.pixels import decode_image
 from vit_jax.errors import UserError

@@ -29,8 +29,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from vit_jax.data.op_arguments import LABEL_OPS
-from vit_jax.data.ops_numpy import NUMPY_OPS
+from vit_jax.data.ops.arguments import LABEL_OPS
+from vit_jax.data.ops.reference import NUMPY_OPS
 from vit_jax.errors import UserError
 from vit_jax.registry import OPS, Call, parse_pipeline
 

@@ -12,8 +12,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from vit_jax.data import augment, autoaugment, jitter, ops_crop, ops_image, ops_label
-from vit_jax.data.op_arguments import op_word
+from vit_jax.data.ops import (
+    augment,
+    autoaugment,
+    crop as ops_crop,
+    image as ops_image,
+    jitter,
+    label as ops_label,
+)
+from vit_jax.data.ops.arguments import op_word
 from vit_jax.errors import UserError
 from vit_jax.registry import OPS, Call, parse_pipeline
 

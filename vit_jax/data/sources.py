@@ -18,14 +18,14 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from vit_jax.data import (
-    sources_arrays,
-    sources_folders,
-    sources_lists,
-    sources_shards,
-    sources_tfds,
-)
 from vit_jax.data.examples import ALL, Collection, Request, Source
+from vit_jax.data.forms import (
+    arrays as sources_arrays,
+    folders as sources_folders,
+    lists as sources_lists,
+    tar_tfrecord as sources_shards,
+    tfds as sources_tfds,
+)
 from vit_jax.data.imagenet import real_ids, wnids
 from vit_jax.data.labels import MultiHot
 from vit_jax.data.pixels import decode_image

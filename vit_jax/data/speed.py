@@ -30,7 +30,7 @@ from PIL import Image
 
 from vit_jax.data import pipeline, rivals
 from vit_jax.data.examples import Source
-from vit_jax.data.headers import JPEG, picture_kind
+from vit_jax.data.ops.headers import JPEG, picture_kind
 from vit_jax.data.pixels import decode_image
 from vit_jax.data.preprocess import build_preprocess
 from vit_jax.errors import UserError
