@@ -18,7 +18,7 @@ REFERENCE_BIN := .venv-reference/bin
 PREPARE_BIN := .venv-prepare/bin
 PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check \
 	--constraint requirements.lock
-SOURCES := vit_jax configs launch tests setup.py
+SOURCES := vit_jax configs tests setup.py
 
 .DELETE_ON_ERROR:
 .PHONY: train test test-reference test-prepare test-machine format lock clean check-python

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("vit_jax", "configs", "launch", "tests")
+FOLDERS = ("vit_jax", "configs", "tests")
 SOURCES = sorted([path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")])
 
 

@@ -334,7 +334,10 @@ def test_the_first_mistake_of_all_jobs_is_raised(tmp_path):
     ("module", "flags"),
     [
         ("prepare", ["--input=folder:/a", "--output=/b"]),
-        ("prepare.duplicates", ["--dataset=bundled:mnist", "--against=bundled:mnist test"]),
+        (
+            "prepare.duplicates",
+            ["--dataset=bundled:mnist", "--against=bundled:mnist test"],
+        ),
     ],
 )
 def test_without_beam_a_line_says_what_to_install(module, flags, tmp_path):
