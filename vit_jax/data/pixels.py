@@ -192,7 +192,7 @@ RANDOM_OPS = (
 
 @NUMPY_OPS.register()
 def decode(exif: bool = True):
-    """See `ops_image.decode`."""
+    """See `ops.image.decode`."""
 
     def run(image: Any) -> np.ndarray:
         if isinstance(image, bytes):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Preprocessing ops that change the frame of `features["image"]`, in TensorFlow.
 
-See `ops_image` for what an op is, and what is meant by random.
+See `image` for what an op is, and what is meant by random.
 """
 
 import dataclasses

@@ -7,7 +7,7 @@ in the key `image` alone. Images are `(h, w, 3)`, uint8 levels 0...255 until
 `features["seed"]`, an integer tensor `(2,)`, and from nothing else: same seed, same
 pixels.
 
-Crops are in `ops_crop`; `ops_numpy` has the deterministic ops in NumPy.
+Crops are in `crop`; `reference` has the deterministic ops in NumPy.
 """
 
 import dataclasses

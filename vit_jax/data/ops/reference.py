@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deterministic image ops in NumPy, without TensorFlow.
 
-Names and arguments are those of `ops_image` and `ops_crop`, which hold the
+Names and arguments are those of `image` and `crop`, which hold the
 documentation. A factory returns a function from an array `(h, w, c)` to another.
 """
 
@@ -28,14 +28,14 @@ NUMPY_OPS = Registry("op")
 def resize(
     size: int | Sequence[int], method: Method = "bilinear", antialias: bool = False
 ):
-    """See `ops_image.resize`."""
+    """See `image.resize`."""
     target = pair(size, "resize")
     return lambda image: _resize(image, target, method, antialias)
 
 
 @NUMPY_OPS.register()
 def resize_small(size: int, method: Method = "area", antialias: bool = False):
-    """See `ops_image.resize_small`."""
+    """See `image.resize_small`."""
     pair(size, "resize_small")
 
     def run(image: np.ndarray) -> np.ndarray:
@@ -49,7 +49,7 @@ def resize_small(size: int, method: Method = "area", antialias: bool = False):
 
 @NUMPY_OPS.register()
 def central_crop(size: int | Sequence[int]):
-    """See `ops_crop.central_crop`."""
+    """See `crop.central_crop`."""
     height, width = pair(size, "central_crop")
 
     def run(image: np.ndarray) -> np.ndarray:
@@ -71,7 +71,7 @@ def pad(
     size: int | Sequence[int] | None = None,
     value: float = 0,
 ):
-    """See `ops_crop.pad`."""
+    """See `crop.pad`."""
     target = pad_target(pixels, size)
 
     def run(image: np.ndarray) -> np.ndarray:
@@ -96,7 +96,7 @@ def value_range(
     in_max: float = 255.0,
     clip: bool = False,
 ):
-    """See `ops_image.value_range`."""
+    """See `image.value_range`."""
     shift, factor = range_shift(vmin, vmax, in_min, in_max)
 
     def run(image: np.ndarray) -> Float[np.ndarray, "h w c"]:
@@ -110,7 +110,7 @@ def value_range(
 def normalize(
     mean: str | Sequence[float] = "imagenet", std: str | Sequence[float] | None = None
 ):
-    """See `ops_image.normalize`."""
+    """See `image.normalize`."""
     mean255, std255 = statistics(mean, std)
     return lambda image: (image.astype(np.float32) - mean255) * (1 / std255)
 
