@@ -107,13 +107,6 @@ def test_leftovers_of_a_killed_process_are_named_and_ignored(
     assert int(found.step) == 30
 
 
-# Orbax closes its event loop while reads of other arrays still end in it.
-ORBAX_NOISE = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-
-
-@ORBAX_NOISE
 @pytest.mark.parametrize("part", ["d", "_METADATA", "manifest.ocdbt"])
 def test_a_damaged_checkpoint_is_skipped_with_a_line(
     folder: pathlib.Path, caplog: pytest.LogCaptureFixture, part: str
@@ -128,7 +121,6 @@ def test_a_damaged_checkpoint_is_skipped_with_a_line(
     assert "/20" in caplog.text
 
 
-@ORBAX_NOISE
 def test_a_damaged_checkpoint_can_be_saved_again(folder: pathlib.Path):
     save(folder, 10, 20)
     shutil.rmtree(folder / "20" / "d")
@@ -141,7 +133,6 @@ def test_a_damaged_checkpoint_can_be_saved_again(folder: pathlib.Path):
     assert int(found.step) == 20
 
 
-@ORBAX_NOISE
 def test_only_damaged_checkpoints_are_an_error(folder: pathlib.Path):
     save(folder, 10)
     shutil.rmtree(folder / "10" / "d")

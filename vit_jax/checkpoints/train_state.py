@@ -7,6 +7,8 @@ named in the log and never read. Saving is asynchronous: `save` returns once the
 state is safe from the next update.
 """
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -81,6 +83,7 @@ class TrainCheckpoints:
             or there are checkpoints and none can be read.
         """
         for step in reversed(self._saved):
+            _ignore_closed_loops()
             try:
                 stored = self._stored_shapes(step)
                 self._check_same(step, stored, like)
@@ -158,6 +161,28 @@ class TrainCheckpoints:
                 f"optimizer than the config: {len(differing)} arrays differ, such as "
                 f"{'; '.join(lines)}; use the config of that run or another --workdir"
             )
+
+
+class _IgnoreClosedLoops:
+    """A `sys.unraisablehook` without the aftermath of a damaged checkpoint.
+
+    When one array cannot be read, Orbax closes its event loop while TensorStore still
+    reports the other reads to it, from threads of its own and at any later time. Each
+    report would print a traceback that says nothing about the damage.
+    """
+
+    def __init__(self, shown: Callable[[Any], None]):
+        self._shown = shown
+
+    def __call__(self, unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and "loop is closed" in str(error)):
+            self._shown(unraisable)
+
+
+def _ignore_closed_loops() -> None:
+    if not isinstance(sys.unraisablehook, _IgnoreClosedLoops):
+        sys.unraisablehook = _IgnoreClosedLoops(sys.unraisablehook)
 
 
 def latest_step(directory: str) -> int:
