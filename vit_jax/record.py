@@ -9,6 +9,7 @@ elsewhere.
 
 import json
 import math
+import pathlib
 import platform
 import re
 import resource
@@ -299,4 +300,7 @@ def summarize(workdir: str, seconds: float) -> None:
             examples = results.get(name.rsplit("/", 1)[0] + "/examples", 0)
             logging.info("%s: %.2f %% of %s", name, 100 * value, f"{examples:,.0f}")
     logging.info("name what is in a picture with")
-    logging.info("  python -m vit_jax.predict --checkpoint=%s PICTURE", workdir)
+    here = pathlib.Path.cwd()
+    path = pathlib.Path(workdir)
+    shown = path.relative_to(here) if path.is_relative_to(here) else workdir
+    logging.info("  python -m vit_jax.predict --checkpoint=%s PICTURE", shown)
