@@ -64,8 +64,8 @@ def test_a_recipe_builds_at_full_size(name: str, arg: str):
         build_optimizer, section, "optimizer", params=shapes, total_steps=100_000
     )
     assert len(optimizer.decayed) > 10
-    create = functools.partial(TrainState.create, init, optimizer.tx, averaged=averaged)
-    state = jax.eval_shape(create, jax.random.key(0))
+    create = functools.partial(TrainState.create, tx=optimizer.tx, averaged=averaged)
+    state = jax.eval_shape(create, shapes)
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     places = sharding.tree_shardings(state, mesh)
     assert jax.tree.structure(places) == jax.tree.structure(state)

@@ -134,7 +134,8 @@ def measure_step() -> dict[str, Any]:
     tx = build_optimizer(shapes, lr=1e-3, total_steps=10**6, weight_decay=0.1).tx
     everywhere = sharding.replicated(mesh)
     state = jax.jit(
-        lambda key: TrainState.create(init, tx, key, False), out_shardings=everywhere
+        lambda key: TrainState.create(init(key), tx=tx, averaged=False),
+        out_shardings=everywhere,
     )(key)
     rng = np.random.default_rng(0)
     batch = {

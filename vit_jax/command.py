@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 from absl import flags, logging
@@ -69,6 +70,23 @@ def load_config(spec: str) -> ConfigDict:
     return config
 
 
+def arguments(without: Sequence[str]) -> list[str]:
+    """Returns the command line without some flags and their values.
+
+    Args:
+      without: Names of these flags.
+    """
+    names = "|".join(without)
+    rest: list[str] = []
+    skip = False
+    for arg in sys.argv[1:]:
+        match = re.fullmatch(rf"--?(?:no)?(?:{names})(=.*)?", arg)
+        if match is None and not (skip and not arg.startswith("-")):
+            rest.append(arg)
+        skip = match is not None and match[1] is None
+    return rest
+
+
 def absolute_workdir(path: str) -> str:
     """Returns an absolute path for a local folder, and any other URL as it is."""
     return path if "://" in path else str(pathlib.Path(path).expanduser().absolute())
@@ -85,6 +103,40 @@ def start_jax() -> None:
     if folder != "off":
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+
+
+def train(config: ConfigDict, workdir: str, check: bool) -> int:
+    """Runs the job of a config, or only checks it.
+
+    Args:
+      config: The config, with the command line applied.
+      workdir: Absolute path or URL of the run's directory.
+      check: Read the data and build everything, but train nothing.
+
+    Returns:
+      The exit status.
+
+    Raises:
+      UserError: Whatever the user can mend.
+    """
+    from vit_jax.train.stop import StopRequest
+
+    stop = StopRequest()
+    start_jax()
+    from vit_jax import build, record
+    from vit_jax.train import loop
+
+    start = time.monotonic()
+    blueprint = build.make_blueprint(config)
+    if check:
+        build.check_run(blueprint, workdir)
+        return DONE
+    with build.build_run(blueprint, workdir) as run:
+        _, stopped = loop.train(run, lambda: stop.requested)
+    if stopped:
+        return INTERRUPTED
+    record.summarize(workdir, time.monotonic() - start)
+    return DONE
 
 
 def _run(

@@ -24,7 +24,17 @@ from vit_jax.errors import UserError, nearest, unknown
 UNITS = ("steps", "epochs", "examples", "percent")
 
 # Every field that a config may have at its top level (see the table in README.md).
-SECTIONS = ("data", "model", "loss", "optimizer", "mesh", "evaluators")
+SECTIONS = (
+    "init",
+    "data",
+    "model",
+    "loss",
+    "optimizer",
+    "mesh",
+    "early_stopping",
+    "sweep",
+    "evaluators",
+)
 FIELDS = (
     *SECTIONS,
     "seed",

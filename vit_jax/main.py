@@ -11,7 +11,6 @@ The same command again goes on where the run was stopped. Any field of the confi
 be set with --config.SECTION.FIELD=VALUE.
 """
 
-import time
 from collections.abc import Sequence
 
 from absl import flags
@@ -45,25 +44,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"unexpected argument {argv[0]!r}; all settings are flags")
     workdir = command.absolute_workdir(_WORKDIR.value)
     config = command.load_config(_CONFIG.value)
-
-    from vit_jax.train.stop import StopRequest
-
-    stop = StopRequest()
-    command.start_jax()
-    from vit_jax import build, record
-    from vit_jax.train import loop
-
-    start = time.monotonic()
-    blueprint = build.make_blueprint(config)
-    if _CHECK.value:
-        build.check_run(blueprint, workdir)
-        return command.DONE
-    with build.build_run(blueprint, workdir) as run:
-        _, stopped = loop.train(run, lambda: stop.requested)
-    if stopped:
-        return command.INTERRUPTED
-    record.summarize(workdir, time.monotonic() - start)
-    return command.DONE
+    return command.train(config, workdir, _CHECK.value)
 
 
 if __name__ == "__main__":

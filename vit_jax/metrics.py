@@ -24,6 +24,7 @@ class MetricWriter:
 
     Attributes:
       restored: The metrics that the file held for `first_step`.
+      lines: All that the file holds, in the order of writing.
     """
 
     def __init__(self, workdir: str, first_step: int):
@@ -34,7 +35,7 @@ class MetricWriter:
         """
         self._path = epath.Path(workdir) / "metrics.jsonl"
         self._events = None
-        lines = read_metrics(workdir, until=first_step)
+        lines = self.lines = read_metrics(workdir, until=first_step)
         self.restored: dict[str, Any] = {}
         for line in lines:
             if line["step"] == first_step:
@@ -51,9 +52,10 @@ class MetricWriter:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes the metrics of a step, a rate being a fraction of 1."""
+        line = {"step": step, "time": round(time.time(), 3), **metrics}
+        self.lines.append(line)
         if self._events is None:
             return
-        line = {"step": step, "time": round(time.time(), 3), **metrics}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         self._events.write_scalars(step, dict(metrics))

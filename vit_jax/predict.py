@@ -10,12 +10,13 @@ WebP are read by their content, turned upright by their EXIF orientation.
 import json
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 from vit_jax import command
+from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.errors import UserError
 
 FLAGS = flags.FlagValues()
@@ -54,11 +55,16 @@ def main(images: Sequence[str]) -> None:
     from vit_jax.checkpoints import workdir
     from vit_jax.data import pixels
 
-    description, params = workdir.load(_CHECKPOINT.value)
-    ops = description["preprocessing"]
+    checkpoint = workdir.load(_CHECKPOINT.value)
+    ops = checkpoint.preprocessing
+    if ops is None:
+        raise UserError(
+            f"{_CHECKPOINT.value} does not tell how pictures are prepared, because its "
+            "run had no evaluator; train with one"
+        )
     inputs = np.stack([_read(image, ops, pixels.preprocess) for image in images])
-    probabilities = _probabilities(description, params, inputs)
-    names = description.get("class_names")
+    probabilities = _probabilities(checkpoint, inputs)
+    names = checkpoint.class_names
     for image, row in zip(images, probabilities, strict=True):
         best = np.argsort(-row, kind="stable")[: _TOP.value]
         classes = [(names[k] if names else str(k), float(row[k])) for k in best]
@@ -72,17 +78,15 @@ def _read(image: str, ops: str, preprocess: Any) -> Any:
         raise UserError(f"{image}: {err}") from err
 
 
-def _probabilities(description: Mapping[str, Any], params: Any, inputs: Any) -> Any:
+def _probabilities(checkpoint: Checkpoint, inputs: Any) -> Any:
     """Returns the probability of each class `(pictures, k)`, computed in batches."""
     import jax
     import numpy as np
 
     from vit_jax.models import build_model
 
-    model = build_model(**description["model"])
-    activation = (
-        jax.nn.sigmoid if description.get("loss") == "sigmoid" else jax.nn.softmax
-    )
+    model = build_model(**checkpoint.model)
+    activation = jax.nn.sigmoid if checkpoint.loss == "sigmoid" else jax.nn.softmax
 
     @jax.jit
     def predict(params: Any, image: Any) -> Any:
@@ -94,7 +98,7 @@ def _probabilities(description: Mapping[str, Any], params: Any, inputs: Any) -> 
     padded = math.ceil(len(inputs) / size) * size
     inputs = np.pad(inputs, [(0, padded - len(inputs)), (0, 0), (0, 0), (0, 0)])
     batches = np.split(inputs, padded // size)
-    return np.concatenate([predict(params, batch) for batch in batches])
+    return np.concatenate([predict(checkpoint.params, batch) for batch in batches])
 
 
 def _show(image: str, classes: Sequence[tuple[str, float]]) -> None:

@@ -297,7 +297,7 @@ def summarize(workdir: str, seconds: float) -> None:
     )
     for name, value in results.items():
         if name.endswith(("/top1", "/top5")):
-            examples = results.get(name.rsplit("/", 1)[0] + "/examples", 0)
+            examples = results.get(name.split("/", 1)[0] + "/examples", 0)
             logging.info("%s: %.2f %% of %s", name, 100 * value, f"{examples:,.0f}")
     logging.info("name what is in a picture with")
     here = pathlib.Path.cwd()

@@ -19,11 +19,9 @@ from vit_jax.train.state import TrainState
 
 
 def make_state(width: int = 5, averaged: bool = True) -> TrainState:
-    def init(key: jax.Array) -> dict:
-        return {"head": {"kernel": jax.random.normal(key, (8, width))}}
-
+    params = {"head": {"kernel": jax.random.normal(jax.random.key(0), (8, width))}}
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
-    return TrainState.create(init, tx, jax.random.key(0), averaged)
+    return TrainState.create(params, tx=tx, averaged=averaged)
 
 
 def shapes(state: TrainState, mesh: jax.sharding.Mesh | None = None) -> TrainState:

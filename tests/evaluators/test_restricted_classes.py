@@ -60,7 +60,9 @@ def test_a_config_asks_for_it():
     classes = blueprint.evaluators["test"].feed.classes
     assert classes is not None
     assert classes.tolist() == [0, 1, 2, 3]
-    state = jax.jit(blueprint.create)(blueprint.init_key)
+    state = jax.jit(lambda key: blueprint.create(blueprint.init(key)))(
+        blueprint.init_key
+    )
     found = dict(blueprint.evaluations["test"].run(state))
     assert found["test/examples"] == 4
     assert found["test/top5"] == 1.0

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from vit_jax import sharding
 from vit_jax.optim import averaging
@@ -30,11 +31,7 @@ def squares(logits: jax.Array, batch: dict) -> jax.Array:
 
 
 def start(tx: optax.GradientTransformation, averaged: bool = False) -> TrainState:
-    def init(key: jax.Array) -> dict:
-        del key
-        return {"kernel": jnp.ones((2, 1))}
-
-    return TrainState.create(init, tx, jax.random.key(0), averaged)
+    return TrainState.create({"kernel": jnp.ones((2, 1))}, tx=tx, averaged=averaged)
 
 
 BATCH = {
@@ -59,6 +56,53 @@ def test_one_sgd_update_is_the_mean_gradient_times_the_rate():
         measured["grad_norm"], np.linalg.norm(gradient), rtol=1e-6
     )
     assert int(state.step) == 1
+
+
+@pytest.mark.parametrize(("size", "steps"), [(8, 2), (8, 8), (10, 3), (7, 4)])
+def test_accumulated_gradients_are_those_of_the_large_batch(size: int, steps: int):
+    # SGD and clipping, which unlike Adam do not hide a factor in the gradient.
+    tx = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))
+    rng = np.random.default_rng(0)
+    batch = {
+        "image": rng.normal(size=(size, 2)).astype(np.float32),
+        "label": rng.normal(size=size).astype(np.float32),
+    }
+    whole, expected = jax.jit(make(tx))(start(tx), batch)
+    parts, measured = jax.jit(make(tx, accumulation_steps=steps))(start(tx), batch)
+    np.testing.assert_allclose(
+        parts.params["kernel"], whole.params["kernel"], rtol=0, atol=1e-6
+    )
+    for name in ("loss", "grad_norm"):
+        np.testing.assert_allclose(measured[name], expected[name], rtol=1e-6)
+
+
+def test_the_loss_of_unequal_parts_is_the_mean_over_examples():
+    def apply(params: Any, image: jax.Array, rngs: dict) -> jax.Array:
+        del rngs
+        return image @ params["kernel"] * 0 + image[:, :1]
+
+    def itself(logits: jax.Array, batch: dict) -> jax.Array:
+        del batch
+        return logits[:, 0]
+
+    tx = optax.sgd(0.1)
+    update = make_update(
+        apply, itself, tx, key=jax.random.key(0), accumulation_steps=3
+    )
+    batch = {"image": np.stack([np.arange(10.0)] * 2, 1).astype(np.float32)}
+    _, measured = jax.jit(update)(start(tx), batch)
+    # 0...9 as 4, 3 and 3 examples; a mean of means would be another number.
+    assert float(measured["loss"]) == 4.5
+
+
+def test_each_part_of_a_batch_draws_dropout_of_its_own():
+    tx = optax.sgd(0.1)
+    same = {"image": np.ones((8, 2), np.float32), "label": np.zeros(8, np.float32)}
+    update = make(tx, apply, accumulation_steps=4)
+    state, _ = jax.jit(update)(start(tx), same)
+    first, second = np.asarray(state.params["kernel"])[:, 0]
+    # With one mask for all parts, the gradients would be multiples of a quarter.
+    assert first != second
 
 
 def test_randomness_is_a_function_of_the_step_alone():

@@ -23,6 +23,9 @@ from vit_jax.errors import UserError
 # Written last by Orbax; a folder without it is no finished checkpoint.
 _COMMIT = "commit_success.txt"
 
+BEST = "best"
+"""Name of the file that says which checkpoint is the best."""
+
 # What reading a damaged checkpoint can raise (tensorstore reports damage as
 # ValueError, missing files as OSError, bad metadata as KeyError or TypeError).
 _DAMAGE = (ValueError, OSError, KeyError, TypeError)
@@ -56,6 +59,7 @@ class TrainCheckpoints:
         self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
         complete, junk = _list_folder(self._directory)
         self._saved = complete
+        self._best: int | None = None
         for name in junk:
             logging.warning(
                 "ignored %s: not a complete checkpoint (the process that wrote it was "
@@ -120,13 +124,23 @@ class TrainCheckpoints:
         )
         self._saved.append(step)
 
+    def keep(self, step: int) -> None:
+        """Keeps the checkpoint of a step, the best so far, instead of an older one.
+
+        The file `best` beside the checkpoints says which one it is.
+        """
+        if step != self._best and jax.process_index() == 0:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            (self._directory / BEST).write_text(f"{step}\n")
+        self._best = step
+
     def wait(self) -> None:
         """Returns when every save is on disk and old checkpoints are removed."""
         self._checkpointer.wait_until_finished()
         kept = set(self._saved[-self._keep_last :])
         if self._keep_every:
             kept |= {step for step in self._saved if step % self._keep_every == 0}
-        for step in set(self._saved) - kept:
+        for step in set(self._saved) - kept - {self._best}:
             if jax.process_index() == 0:
                 (self._directory / str(step)).rmtree()
             self._saved.remove(step)
@@ -252,7 +266,7 @@ def _list_folder(directory: epath.Path) -> tuple[list[int], list[str]]:
     for entry in directory.iterdir():
         if entry.name.isdigit() and (entry / _COMMIT).exists():
             complete.append(int(entry.name))
-        else:
+        elif entry.name != BEST:
             junk.append(entry.name)
     return sorted(complete), sorted(junk)
 

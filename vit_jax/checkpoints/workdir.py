@@ -13,36 +13,51 @@ from typing import Any
 from etils import epath
 
 from vit_jax.checkpoints import train_state
+from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.errors import UserError
 
 DESCRIPTION = "checkpoint.json"
 
 
-def load(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def load(spec: str) -> Checkpoint:
     """Loads the weights that a CHECKPOINT argument names.
 
     Args:
-      spec: `DIR`, `DIR@STEP`, each optionally followed by `:ema` (the moving average)
-        or `:raw` (the parameters); the default is the average where there is one.
+      spec: `DIR`, `DIR@STEP` or `DIR@best`, each optionally followed by `:ema` (the
+        moving average) or `:raw` (the parameters); the default is the average where
+        there is one.
 
     Returns:
-      The content of `checkpoint.json`, and the parameters as nested dictionaries of
-      NumPy arrays.
+      The weights as the run keeps them: the blocks of a scanned model are one array.
 
     Raises:
       UserError: The directory, the step or the description is missing or broken.
     """
-    match = re.fullmatch(r"(.+?)(?:@(\d+))?(?::(ema|raw))?", spec)
+    match = re.fullmatch(r"(.+?)(?:@(\d+|best))?(?::(ema|raw))?", spec)
     if match is None:
         raise UserError("an empty name for a checkpoint; name the workdir of a run")
     path = epath.Path(match[1]).expanduser().absolute()
     description = _read_description(path)
-    directory = str(path / "checkpoints")
-    step = int(match[2]) if match[2] else train_state.latest_step(directory)
     if match[3] == "ema" and not description.get("averaged"):
         raise UserError(f"the run in {path} kept no averaged weights; leave ':ema' out")
-    params = train_state.restore_weights(directory, step, averaged=match[3] != "raw")
-    return description, params
+    folder = path / "checkpoints"
+    step = _step(folder, match[2])
+    params = train_state.restore_weights(str(folder), step, averaged=match[3] != "raw")
+    return Checkpoint.from_description(description, params, str(path / DESCRIPTION))
+
+
+def _step(folder: epath.Path, named: str | None) -> int:
+    if named is None:
+        return train_state.latest_step(str(folder))
+    if named != "best":
+        return int(named)
+    try:
+        return int((folder / train_state.BEST).read_text())
+    except (OSError, ValueError) as err:
+        raise UserError(
+            f"{folder} does not say which checkpoint is best; leave '@best' out for "
+            "the newest, or train with an evaluator that picks the best"
+        ) from err
 
 
 def _read_description(path: epath.Path) -> dict[str, Any]:
@@ -55,6 +70,7 @@ def _read_description(path: epath.Path) -> dict[str, Any]:
             "folder that was given as --workdir"
         )
     try:
-        return json.loads(file.read_text())
-    except json.JSONDecodeError as err:
+        description = json.loads(file.read_text())
+        return {str(key): value for key, value in description.items()}
+    except (ValueError, AttributeError) as err:
         raise UserError(f"{file} is damaged ({err}); restore it from a copy") from err

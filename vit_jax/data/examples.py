@@ -150,6 +150,13 @@ class Source:
                 ranges.append((int(first + low - begin), int(first + high - begin)))
         return Source(self._collection, ranges, f"{self.description}[{start}:{stop}]")
 
+    def take(self, rows: Rows) -> "Source":
+        """Returns the view of some rows of this one, in their order."""
+        places = self.locate(rows).tolist()
+        ranges = [(place, place + 1) for place in places]
+        description = f"{len(places)} examples of {self.description}"
+        return Source(self._collection, ranges, description)
+
     @functools.cached_property
     def labels(self) -> Labels:
         """Class ids, targets, or several classes an example; see `Labels`."""

@@ -19,7 +19,13 @@ from vit_jax import sharding
 from vit_jax.data import mixing, pipeline, transfer
 from vit_jax.data.mixtures import open_mixture
 from vit_jax.data.preprocess import check_ops
-from vit_jax.data.sources import Source, check_source, open_source, present_classes
+from vit_jax.data.sources import (
+    Source,
+    check_source,
+    count_classes,
+    open_source,
+    present_classes,
+)
 from vit_jax.errors import UserError
 
 Batch = dict[str, Any]
@@ -36,6 +42,7 @@ class TrainFeed:
       mesh: The device mesh.
       host_batches: Starts this process's batches, as NumPy arrays, at a step.
       mix: Changes a batch on the device with a key, or None.
+      num_classes: Classes that labels lie in, or None for other targets.
     """
 
     source: Source
@@ -44,6 +51,7 @@ class TrainFeed:
     mesh: Mesh
     host_batches: Callable[[int], Any]
     mix: Callable[[jax.Array, Batch], Batch] | None
+    num_classes: int | None
 
     def batches(self, step: int) -> Any:
         """Returns device batches from `step` on, without end; to be closed."""
@@ -67,6 +75,7 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
     mesh: Mesh,
     seed: int,
     num_classes: int | None,
+    targets: bool = False,
     mixup: float | None = None,
     cutmix: float | None = None,
     switch_prob: float = 0.5,
@@ -88,7 +97,8 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
       ops: The preprocessing, such as `decode|inception_crop(224)|flip_lr`.
       mesh: The device mesh.
       seed: Seed of order and augmentation.
-      num_classes: Classes that labels must lie in, or None for other targets.
+      num_classes: Classes that labels must lie in; None counts those of the data.
+      targets: Whether labels are numbers to predict, and not classes.
       mixup: Parameter of mixup's Beta distribution; None mixes nothing.
       cutmix: Parameter of CutMix's Beta distribution; None cuts nothing.
       switch_prob: Probability of CutMix at a step where both are on.
@@ -108,6 +118,10 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
         raise UserError(f"config.data.repeats is {repeats}; give 1 for none, or more")
     sharding.check_batch_size(batch_size, mesh, "config.data.batch_size")
     source = _open_training(dataset, split, mixture, data_dir)
+    if targets:
+        num_classes = None
+    elif num_classes is None:
+        num_classes = count_classes(source)
     check_source(
         source,
         batch_size=batch_size,
@@ -131,7 +145,7 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
             repeats=repeats,
         )
 
-    return TrainFeed(source, batch_size, ops, mesh, host_batches, mix)
+    return TrainFeed(source, batch_size, ops, mesh, host_batches, mix, num_classes)
 
 
 def _open_training(
@@ -165,14 +179,31 @@ class EvalFeed:
     Attributes:
       source: The examples.
       ops: Their preprocessing.
-      batches: Starts one pass over the split, as device batches with a `mask`.
+      mesh: The device mesh.
+      batch_size: Images at a time, a multiple of the devices.
       classes: The only classes that the model may choose among; None for all.
     """
 
     source: Source
     ops: str
-    batches: Callable[[], Any]
+    mesh: Mesh
+    batch_size: int
     classes: np.ndarray | None = None
+
+    def batches(self) -> Iterator[Batch]:
+        """Starts one pass over the split: device batches with `mask` and `row`."""
+        host = pipeline.eval_batches(
+            self.source,
+            batch_size=self.batch_size,
+            ops=self.ops,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
+        return transfer.prefetch_to_device(host, sharding.batch_sharding(self.mesh))
+
+    def take(self, rows: np.ndarray) -> "EvalFeed":
+        """Returns the feed of some rows of the split."""
+        return dataclasses.replace(self, source=self.source.take(rows))
 
 
 def open_eval(  # noqa: PLR0913 - the arguments are a section of the config
@@ -208,18 +239,23 @@ def open_eval(  # noqa: PLR0913 - the arguments are a section of the config
         dataset, split, class_names=train.source.class_names, data_dir=data_dir
     )
     check_source(source, num_classes=num_classes)
-    parts = sharding.batch_parts(train.mesh)
-    rounded = -(-(batch_size or train.batch_size) // parts) * parts
-
-    def batches() -> Iterator[Batch]:
-        host = pipeline.eval_batches(
-            source,
-            batch_size=rounded,
-            ops=ops,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
-        )
-        return transfer.prefetch_to_device(host, sharding.batch_sharding(train.mesh))
-
+    feed = eval_feed(source, ops, train.mesh, batch_size or train.batch_size)
     classes = present_classes(source) if restrict_classes else None
-    return EvalFeed(source, ops, batches, classes)
+    return dataclasses.replace(feed, classes=classes)
+
+
+def eval_feed(source: Source, ops: str, mesh: Mesh, batch_size: int) -> EvalFeed:
+    """Makes the feed of a source that is open.
+
+    Args:
+      source: The examples.
+      ops: The preprocessing.
+      mesh: The device mesh.
+      batch_size: Images at a time, rounded up to a multiple of the devices.
+
+    Raises:
+      UserError: A wrong op string.
+    """
+    check_ops(ops)
+    parts = sharding.batch_parts(mesh)
+    return EvalFeed(source, ops, mesh, -(-batch_size // parts) * parts)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from absl import flags, logging
 
 from vit_jax import command
+from vit_jax.data.buckets import exists
 from vit_jax.data.examples import ALL, Request
 from vit_jax.data.forms.tar_tfrecord import tfrecord_reader
 from vit_jax.data.forms.tfds import find_shards
@@ -67,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
     )
     folders = list(dict.fromkeys(map(os.path.dirname, paths)))
     places = [p for folder in folders for p in Store(folder, reader.name).places]
-    kept = [os.path.dirname(place) for place in places if os.path.exists(place)]
+    kept = [os.path.dirname(place) for place in places if exists(place)]
     print(
         f"{len(paths):,} shards, {len(index.offset):,} examples, "
         f"{time.monotonic() - start:.1f} s; index: {', '.join(kept) or 'not kept'}"

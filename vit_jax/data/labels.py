@@ -9,6 +9,7 @@ from etils import epath
 from jaxtyping import Float32, Int
 
 from vit_jax.data import imagenet
+from vit_jax.data.buckets import bucket_errors, exists
 from vit_jax.errors import UserError, nearest
 
 
@@ -80,10 +81,11 @@ def read_class_names(path: str) -> tuple[str, ...]:
     Raises:
       UserError: No such file, no name in it, or a name twice.
     """
-    if os.path.basename(path) in imagenet.FILES and not epath.Path(path).exists():
+    if os.path.basename(path) in imagenet.FILES and not exists(path):
         return imagenet.wnids(os.path.basename(path))
     try:
-        text = epath.Path(path).read_text(encoding="utf-8")
+        with bucket_errors(path):
+            text = epath.Path(path).read_text(encoding="utf-8")
     except OSError as err:
         raise UserError(
             f"cannot read the class names in {path}: {err.strerror or err}; put a file "

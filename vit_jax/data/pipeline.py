@@ -114,7 +114,8 @@ def eval_batches(
 
     Returns:
       An iterator of dictionaries, as of `train_batches`, and in each `mask`: float32
-      `(b,)`, 1 for an example and 0 for padding.
+      `(b,)`, 1 for an example and 0 for padding, and `row`: int32 `(b,)`, its row in
+      the source.
 
     Raises:
       UserError: No example, a batch size below 1, a wrong op string; and from the
@@ -197,6 +198,7 @@ class Batches(Iterator[Batch]):
                 self._skip(broken)
         if self._plan.seed is None:
             batch["mask"] = self._plan.mask(self._step)
+            batch["row"] = self._plan.rows(self._step).astype(np.int32)
         self._step += 1
         return batch
 

@@ -7,7 +7,8 @@ Options are read only behind the last `/`; the names of features in `@image=` an
 `@label=` may hold more of them. The forms are the keys of `FORMS`; what each
 expects is told in its module. A new form is a function from a `Request` to a
 `Collection`, and a line in `FORMS`. `@labels=real` gives ImageNet's validation images
-their ReaL labels by the names of their files; see `imagenet`.
+their ReaL labels by the names of their files; see `imagenet`. `@holdout=10%` makes a
+validation split of folders, lists and zip files that have none; see `holdout`.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from vit_jax.data import holdout
 from vit_jax.data.examples import ALL, Collection, Request, Source
 from vit_jax.data.forms import (
     arrays as sources_arrays,
@@ -41,11 +43,14 @@ class Form(NamedTuple):
     example: str
 
 
+# Options of the forms that list images one by one.
+_LISTED = ("names", "labels", "holdout")
+
 FORMS = {
     "bundled": Form(sources_arrays.open_bundled, (), "bundled:mnist"),
-    "folder": Form(sources_folders.open_folder, ("names", "labels"), "folder:DIR"),
-    "csv": Form(sources_lists.open_csv, ("names", "labels"), "csv:FILE"),
-    "jsonl": Form(sources_lists.open_jsonl, ("names", "labels"), "jsonl:FILE"),
+    "folder": Form(sources_folders.open_folder, _LISTED, "folder:DIR"),
+    "csv": Form(sources_lists.open_csv, _LISTED, "csv:FILE"),
+    "jsonl": Form(sources_lists.open_jsonl, _LISTED, "jsonl:FILE"),
     "tar": Form(sources_shards.open_tar, ("names", "split"), "tar:GLOB"),
     "tfrecord": Form(
         sources_shards.open_tfrecord,
@@ -55,7 +60,7 @@ FORMS = {
     "tfds": Form(
         sources_tfds.open_tfds, ("image", "label"), "tfds:NAME or tfds:NAME:VERSION"
     ),
-    "zip": Form(sources_folders.open_zip, ("names", "labels"), "zip:FILE"),
+    "zip": Form(sources_folders.open_zip, _LISTED, "zip:FILE"),
     "synthetic": Form(
         sources_arrays.open_synthetic,
         tuple(sources_arrays.SYNTHETIC_DEFAULTS),
@@ -102,7 +107,16 @@ def open_source(
         data_dir=data_dir,
         lenient=lenient,
     )
-    collection = FORMS[form].open(request)
+    if "holdout" in options:
+        collection = holdout.open_with_holdout(
+            lambda splits: FORMS[form].open(
+                dataclasses.replace(request, splits=splits)
+            ),
+            request.splits,
+            holdout.parse_share(options["holdout"]),
+        )
+    else:
+        collection = FORMS[form].open(request)
     if "labels" in options and form != "tfrecord":
         collection = _relabel(collection, options["labels"])
     sizes = {name: stop - start for name, (start, stop) in collection.splits.items()}
@@ -170,6 +184,23 @@ def _parse_options(text: str, form: str) -> dict[str, str]:
             raise unknown(f"option of {form}:", key, FORMS[form].options)
         options[key] = value
     return options
+
+
+def count_classes(source: Source) -> int:
+    """Returns how many classes a source has: its names, or its highest label and one.
+
+    Raises:
+      UserError: The labels are no classes.
+    """
+    if source.num_classes is not None:
+        return source.num_classes
+    labels = source.labels
+    if isinstance(labels, MultiHot) or not np.issubdtype(labels.dtype, np.integer):
+        raise UserError(
+            f"{source.description} has numbers to predict and no classes; set "
+            'config.loss.name to "mse"'
+        )
+    return int(labels.max()) + 1
 
 
 def check_source(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from etils import epath
 
+from vit_jax.data.buckets import bucket_errors, is_remote, read_bytes
 from vit_jax.data.examples import Rows
 from vit_jax.errors import UserError
 
@@ -176,11 +177,14 @@ class RemoteFile:
     """A file in a bucket, opened anew for each read, as its handles are not shared."""
 
     def __init__(self, path: str):
-        self._path = epath.Path(path)
+        self._path = path
 
     def read(self, offset: int, length: int) -> bytes:
         """Returns `length` bytes from `offset`, fewer where the file ends."""
-        with self._path.open("rb") as file:
+        with (
+            bucket_errors(self._path),
+            epath.Path(self._path).open("rb") as file,
+        ):
             file.seek(offset)
             return file.read(length)
 
@@ -193,11 +197,6 @@ def open_file(path: str) -> OpenFile:
     return RemoteFile(path) if is_remote(path) else LocalFile(path)
 
 
-def is_remote(path: str) -> bool:
-    """Whether a path names a bucket's file, such as `gs://bucket/file`."""
-    return "://" in path
-
-
 def join(root: str, path: str) -> str:
     """Returns `root/path`, or `path` alone where it is absolute."""
     if is_remote(path) or not root:
@@ -207,7 +206,7 @@ def join(root: str, path: str) -> str:
 
 def _read_file(path: str) -> bytes:
     if is_remote(path):
-        return epath.Path(path).read_bytes()
+        return read_bytes(path)
     with open(path, "rb", buffering=0) as file:
         return file.readall()
 

@@ -2,7 +2,8 @@
 """Exact classification metrics over a whole split.
 
 The last batch is padded and masked, and sums over examples are divided at the end, so
-the result does not depend on batch size, devices or processes.
+the result does not depend on batch size, devices or processes. More than training logs
+is in `report`.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,6 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+
+from vit_jax.data.feed import TrainFeed, open_eval
+from vit_jax.evaluators.opened import Opened
+from vit_jax.evaluators.subject import Subject
+from vit_jax.losses import Loss
 
 Batch = dict[str, Any]
 
@@ -69,6 +75,52 @@ class Evaluator:
         for name, total in totals.items():
             yield name, total / max(examples, 1.0)
         yield "examples", examples
+
+
+def open_classification(  # noqa: PLR0913 - the arguments are a section of the config
+    *,
+    dataset: str,
+    split: str,
+    ops: str,
+    train: TrainFeed,
+    num_classes: int | None,
+    batch_size: int | None = None,
+    data_dir: str | None = None,
+    restrict_classes: bool = False,
+    flip: bool = False,
+) -> Opened:
+    """Opens the type `classification`; its arguments are those of `open_eval`.
+
+    Args:
+      dataset: A DATASET.
+      split: Such as `test`.
+      ops: The preprocessing.
+      train: The training data.
+      num_classes: Classes that labels must lie in, or None for other targets.
+      batch_size: Images at a time; None takes that of training.
+      data_dir: Where prepared TensorFlow Datasets lie.
+      restrict_classes: Whether the model chooses among the classes that occur in the
+        split only.
+      flip: Whether logits are the mean over each image and its mirror image.
+
+    Raises:
+      UserError: Whatever is wrong with the data or the ops.
+    """
+    feed = open_eval(
+        dataset=dataset,
+        split=split,
+        ops=ops,
+        train=train,
+        num_classes=num_classes,
+        batch_size=batch_size,
+        data_dir=data_dir,
+        restrict_classes=restrict_classes,
+    )
+
+    def bind(subject: Subject, loss: Loss) -> Evaluator:
+        return Evaluator(subject.predict, loss, feed.batches, feed.classes, flip)
+
+    return Opened(feed, bind)
 
 
 def with_mirror_images(predict: Predict) -> Predict:

@@ -54,7 +54,11 @@ def multiply_adds(
             model,
             math.prod(grid),
             heads=2 if model.distillation else 1,
-            registers=model.num_registers,
+            registers=model.num_registers
+            + (
+                model.pool == "cls_mean"
+                or (model.pool != "cls" and bool(model.class_token))
+            ),
             mlp_layers=3 if model.mlp == "swiglu" else 2,
         )
     if isinstance(model, Hybrid):
@@ -119,9 +123,10 @@ def _transformer(
         # Query and output are of the one probe, and so is the MLP after them.
         total += (2 * patches + 2) * d * d + _attention(1, 1, patches, d) + 2 * d * f
     readouts = patches if model.pool == "none" else heads
-    features = model.representation_size or d
+    pooled = 2 * d if model.pool == "cls_mean" else d
+    features = model.representation_size or pooled
     if model.representation_size is not None:
-        total += readouts * d * features
+        total += readouts * pooled * features
     return total + readouts * features * model.num_classes
 
 

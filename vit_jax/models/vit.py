@@ -5,7 +5,7 @@ Its sizes are rows of `catalog.py`, its numerics rows of `presets.py`. The right
 the figure, the encoder, is in `layers/encoder.py`.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,8 +17,9 @@ from vit_jax.errors import UserError
 from vit_jax.models.layers.block import MlpKind, Outputs
 from vit_jax.models.layers.encoder import Encoder, Remat
 from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
-from vit_jax.models.layers.pooling import MapHead, Pool
+from vit_jax.models.layers.pooling import MapHead, ViTPool
 from vit_jax.models.layers.positions import Injection, PositionKind
 from vit_jax.resample import Method
 
@@ -33,8 +34,9 @@ class ViT(nn.Module):
       add; `block00/output` (b, n, d): the tokens after it. The same for every block.
     - `block00/attention_weights` (b, m, n, n): its attention probabilities, and
       `map_head/attention_weights` (b, m, 1, n); only with `return_attention=True`.
-    - `encoded` (b, n, d): the tokens after the last layer norm: class token,
-      distillation token, registers, patches.
+    - `encoded` (b, n, d): the tokens after the last layer norm, or after the last
+      block with `pool_norm="after"`: class token, distillation token, registers,
+      patches.
     - `pre_logits`: what the head sees, (b, d), or (b, n, d) with `pool="none"`; the
       mean of what the two heads see with `distillation`.
     - `logits` (b, k) or (b, n, k), float32. With `distillation` they are the mean of
@@ -55,8 +57,11 @@ class ViT(nn.Module):
       resolution: Side, or (height, width), of the images that the position table is
         made for; None takes the images that initialise the model. Give it for grids
         that are not square: a table alone does not tell 2x8 from 4x4.
-      pool: What the head sees: the class token, the mean over the patches, the patches
-        pooled by attention, or every patch. Only "cls" has a class token.
+      pool: What the head sees: the class token, the mean over the patches, both side by
+        side ("cls_mean"), the patches pooled by attention, or every patch.
+      pool_norm: Whether the last layer norm comes before the pooling, for all tokens,
+        or after it, as in timm's models with a mean.
+      class_token: Whether there is a class token; None is where the head sees it only.
       distillation: Whether a second token and head learn from a teacher, as in DeiT
         (Section 4 of arXiv:2012.12877).
       num_registers: Learned tokens that nothing reads (arXiv:2309.16588).
@@ -96,7 +101,9 @@ class ViT(nn.Module):
     num_heads: int
     mlp_dim: int
     resolution: Size | None = None
-    pool: Pool = "cls"
+    pool: ViTPool = "cls"
+    pool_norm: Literal["before", "after"] = "before"
+    class_token: bool | None = None
     distillation: bool = False
     num_registers: int = 0
     positions: PositionKind = "learned"
@@ -159,13 +166,8 @@ class ViT(nn.Module):
         out.update(encoder_out)
         out["encoded"] = x
 
-        if self.pool == "cls":
-            x = x[:, :2] if self.distillation else x[:, 0]
-        else:
-            x = x[:, self.num_registers :]
-        if self.pool == "mean":
-            x = jnp.mean(x, axis=1)
-        elif self.pool == "map":
+        x = self._picked(x)
+        if self.pool == "map":
             x, weights = MapHead(
                 self.num_heads,
                 self.mlp_dim,
@@ -177,6 +179,8 @@ class ViT(nn.Module):
             if return_attention:
                 out["map_head/attention_weights"] = weights
 
+        if self.pool_norm == "after":
+            x = LayerNorm(self.norm_eps, name="pool_norm", **dtypes)(x)
         if self.representation_size is not None:
             x = nn.Dense(self.representation_size, name="pre_logits", **dtypes)(x)
             x = jnp.tanh(x)
@@ -199,19 +203,36 @@ class ViT(nn.Module):
                 f"distillation needs the class token, but pool is {self.pool!r}; use "
                 'pool="cls"'
             )
+        if self.pool in ("cls", "cls_mean") and self.class_token is False:
+            raise UserError(
+                f'pool="{self.pool}" needs the class token, but class_token is False; '
+                'use pool="mean" or leave class_token out'
+            )
 
         def token(name: str, count: int, init: nn.initializers.Initializer) -> Array:
             return self.param(name, init, (1, count, self.width), self.param_dtype)
 
         prefix, registers = [], None
         normal = nn.initializers.normal(0.02)  # were they equal, they would stay so
-        if self.pool == "cls":
+        if self.pool in ("cls", "cls_mean") or self.class_token:
             prefix.append(token("cls", 1, nn.initializers.zeros))
         if self.distillation:
             prefix.append(token("dist", 1, normal))
         if self.num_registers:
             registers = token("registers", self.num_registers, normal)
         return jnp.concatenate(prefix, axis=1) if prefix else None, registers
+
+    def _picked(self, x: Array) -> Array:
+        """Returns what the head sees, or the patches where attention pools them."""
+        if self.pool == "cls":
+            return x[:, :2] if self.distillation else x[:, 0]
+        first = 1 if self.pool == "cls_mean" else int(bool(self.class_token))
+        patches = x[:, first + self.num_registers :]
+        if self.pool == "mean":
+            return jnp.mean(patches, axis=1)
+        if self.pool == "cls_mean":
+            return jnp.concatenate([x[:, 0], jnp.mean(patches, axis=1)], axis=-1)
+        return patches
 
     def _encoder(self) -> Encoder:
         grid = None
@@ -235,6 +256,7 @@ class ViT(nn.Module):
             mlp=self.mlp,
             layer_scale=self.layer_scale,
             qk_norm=self.qk_norm,
+            final_norm=self.pool_norm == "before",
             scan=self.scan,
             remat=self.remat,
             dtype=self.dtype,

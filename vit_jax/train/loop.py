@@ -15,6 +15,7 @@ from absl import logging
 
 from vit_jax.errors import UserError
 from vit_jax.metrics import Clock, MetricWriter, Progress
+from vit_jax.train.early_stopping import EarlyStopping
 from vit_jax.train.state import TrainState
 from vit_jax.train.step import Batch
 
@@ -30,6 +31,10 @@ class Checkpoints(Protocol):
 
     def save(self, step: int, state: Any) -> None:
         """Begins to write the state of a step."""
+        ...
+
+    def keep(self, step: int) -> None:
+        """Keeps the checkpoint of a step, the best one so far, from being pruned."""
         ...
 
     def close(self) -> None:
@@ -83,6 +88,7 @@ class Run:
       checkpoints: Where to save.
       writer: Where metrics go.
       profile: Called with the step after each update; takes traces.
+      early_stopping: Which metric decides on the best checkpoint and an early end.
     """
 
     state: TrainState
@@ -96,6 +102,7 @@ class Run:
     checkpoints: Checkpoints
     writer: MetricWriter
     profile: Callable[[int], Any]
+    early_stopping: EarlyStopping | None = None
 
 
 def train(run: Run, should_stop: Callable[[], bool]) -> tuple[TrainState, bool]:
@@ -118,8 +125,9 @@ def train(run: Run, should_stop: Callable[[], bool]) -> tuple[TrainState, bool]:
     state, schedule = run.state, run.schedule
     step, stopped = int(state.step), False
     _evaluate(run, state, step, _due_evaluations(run, step, missing=True))
+    _, over = _judge(run, step)
     progress, window = Progress(step, schedule.total), _Window()
-    while step < schedule.total and not stopped:
+    while step < schedule.total and not stopped and not over:
         with jax.transfer_guard("disallow"):
             state, measured = run.update(state, next(run.batches))
         step += 1
@@ -142,7 +150,13 @@ def train(run: Run, should_stop: Callable[[], bool]) -> tuple[TrainState, bool]:
             if due:
                 progress.clear()
                 _evaluate(run, state, step, due)
-            if saves:
+            best, over = _judge(run, step)
+            if over and not last:
+                rest = {k: v for k, v in run.evaluations.items() if k not in due}
+                _evaluate(run, state, step, rest)
+            if (best or over) and not saves:
+                window.close(step, run)
+            if saves or best or over:
                 run.checkpoints.save(step, state)
     progress.clear()
     return state, stopped
@@ -203,6 +217,25 @@ def _evaluate(
         run.writer.write(step, results)
         shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
         logging.info("step %d  %s", step, shown)
+
+
+def _judge(run: Run, step: int) -> tuple[bool, bool]:
+    """Returns whether a step's weights are the best so far, and whether to end."""
+    stopping = run.early_stopping
+    if stopping is None:
+        return False, False
+    best, since = stopping.best(run.writer.lines)
+    if best is not None:
+        run.checkpoints.keep(best)
+    over = stopping.patience is not None and since >= stopping.patience
+    if over:
+        logging.info(
+            "%s has not improved in %d evaluations; the best was after step %s",
+            stopping.metric,
+            since,
+            best,
+        )
+    return best == step, over
 
 
 def _check_finite(

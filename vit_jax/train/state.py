@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that a training run is at one moment."""
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -28,21 +27,15 @@ class TrainState(flax.struct.PyTreeNode):
 
     @classmethod
     def create(
-        cls,
-        init: Callable[[jax.Array], Any],
-        tx: optax.GradientTransformation,
-        key: jax.Array,
-        averaged: bool,
+        cls, params: Any, tx: optax.GradientTransformation, averaged: bool
     ) -> "TrainState":
         """Returns the state before the first update.
 
         Args:
-          init: Maps a key to the model's parameters.
+          params: The model's parameters.
           tx: The optimizer.
-          key: Random key of the initial parameters.
           averaged: Whether to keep a moving average, which starts at the parameters.
         """
-        params = init(key)
         # A float32 copy of its own: one buffer cannot be given away twice.
         ema = jax.tree.map(lambda p: jnp.array(p, jnp.float32, copy=True), params)
         return cls(

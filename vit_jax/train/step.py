@@ -23,6 +23,7 @@ def make_update(
     key: jax.Array,
     average: Callable[[Any, Any, jax.Array], Any] | None = None,
     mix: Callable[[jax.Array, Batch], Batch] | None = None,
+    accumulation_steps: int = 1,
 ) -> Update:
     """Makes the function that `jit` compiles for a run.
 
@@ -36,6 +37,9 @@ def make_update(
       key: Random key of the run.
       average: `(ema, params, step) -> ema` after `step` updates, or None.
       mix: Changes a batch on the device with a key, such as mixup, or None.
+      accumulation_steps: In how many parts, one after another, a batch goes through
+        the model. The gradient is that of the whole batch, the memory that of a part;
+        a batch that the parts do not divide is filled up with examples of no weight.
 
     Returns:
       `(state, batch) -> (state, measurements)`; the measurements are the scalars
@@ -43,9 +47,34 @@ def make_update(
       clipping).
     """
 
+    def sum_loss(
+        params: Any, batch: Batch, weight: jax.Array, rngs: Mapping[str, jax.Array]
+    ) -> jax.Array:
+        logits = apply(params, batch["image"], rngs)
+        return jnp.sum(loss(logits, batch) * weight)
+
     def mean_loss(params: Any, batch: Batch, rngs: Mapping[str, jax.Array]) -> Any:
         logits = apply(params, batch["image"], rngs)
         return jnp.mean(loss(logits, batch))
+
+    def gradient(params: Any, batch: Batch, rngs: dict[str, jax.Array]) -> Any:
+        if accumulation_steps == 1:
+            return jax.value_and_grad(mean_loss)(params, batch, rngs)
+        size = batch["image"].shape[0]
+        parts = _in_parts(
+            batch | {"weight": jnp.ones((size,), jnp.float32)}, accumulation_steps
+        )
+
+        def add(total: Any, part: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+            number, batch = part
+            own = {k: jax.random.fold_in(key, number) for k, key in rngs.items()}
+            weight = batch.pop("weight")
+            result = jax.value_and_grad(sum_loss)(params, batch, weight, own)
+            return jax.tree.map(jnp.add, total, result), None
+
+        start = jax.tree.map(jnp.zeros_like, (jnp.zeros(()), params))
+        total, _ = jax.lax.scan(add, start, (jnp.arange(accumulation_steps), parts))
+        return jax.tree.map(lambda leaf: leaf / size, total)
 
     def update(
         state: TrainState, batch: Batch
@@ -55,7 +84,7 @@ def make_update(
         if mix is not None:
             batch = mix(mix_key, batch)
         rngs = {"dropout": dropout_key, "drop_path": path_key}
-        value, grads = jax.value_and_grad(mean_loss)(state.params, batch, rngs)
+        value, grads = gradient(state.params, batch, rngs)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         step = state.step + 1
@@ -64,3 +93,17 @@ def make_update(
         return TrainState(step, params, opt_state, ema), measurements
 
     return update
+
+
+def _in_parts(batch: Batch, count: int) -> Batch:
+    """Cuts each array (b, ...) into (count, part, ...), filled up with zeros.
+
+    Example i goes to part i % count, so that what lies on one device stays there.
+    """
+
+    def cut(array: jax.Array) -> jax.Array:
+        filling = -len(array) % count
+        padded = jnp.pad(array, [(0, filling)] + [(0, 0)] * (array.ndim - 1))
+        return jnp.swapaxes(padded.reshape(-1, count, *array.shape[1:]), 0, 1)
+
+    return jax.tree.map(cut, batch)

@@ -13,6 +13,7 @@ from typing import IO
 import numpy as np
 from etils import epath
 
+from vit_jax.data.buckets import bucket_errors, is_folder, is_remote, open_stream
 from vit_jax.data.examples import Collection, Request
 from vit_jax.data.forms.folder_layout import (
     SPLIT_NAMES,
@@ -20,7 +21,7 @@ from vit_jax.data.forms.folder_layout import (
     is_image,
     list_examples,
 )
-from vit_jax.data.tables import Table, Texts, is_remote, join
+from vit_jax.data.tables import Table, Texts, join
 from vit_jax.errors import UserError
 
 
@@ -32,7 +33,7 @@ def open_folder(request: Request) -> Collection:
         training split, a class that the training split lacks, or no image at all.
     """
     root = os.fspath(epath.Path(request.location).expanduser())
-    if not epath.Path(root).is_dir():
+    if not is_folder(root):
         raise UserError(
             f"the folder {root} does not exist; write folder:DIR with a folder "
             "DIR/SPLIT/CLASS/IMAGE or DIR/CLASS/IMAGE"
@@ -50,7 +51,7 @@ def open_zip(request: Request) -> Collection:
     """
     path = os.fspath(epath.Path(request.location).expanduser())
     try:
-        with epath.Path(path).open("rb") as file, zipfile.ZipFile(file) as archive:
+        with open_stream(path) as file, zipfile.ZipFile(file) as archive:
             tree = ZipTree(path, archive)
             listing = list_examples(tree, request)
             members = [
@@ -80,10 +81,12 @@ class FolderTree:
         """Returns the names of the folders and of the images in a folder."""
         if self._remote:
             # Asking whether it is a folder costs a request; images are taken for files.
-            return _sort_entries(
-                (child.name, lambda child=child: _is_remote_folder(child))
-                for child in epath.Path(join(self.name, path)).iterdir()
-            )
+            folder = join(self.name, path)
+            with bucket_errors(folder):
+                return _sort_entries(
+                    (child.name, lambda child=child: _is_remote_folder(child))
+                    for child in epath.Path(folder).iterdir()
+                )
         with os.scandir(join(self.name, path)) as scan:
             return _sort_entries((entry.name, entry.is_dir) for entry in scan)
 
@@ -136,10 +139,10 @@ def _sort_entries(
     """Sorts what a folder holds into names of folders and of images."""
     folders: list[str] = []
     images: list[str] = []
-    for name, is_folder in entries:
+    for name, is_dir in entries:
         if is_hidden(name):
             continue
-        if is_folder():
+        if is_dir():
             folders.append(name)
         elif is_image(name):
             images.append(name)

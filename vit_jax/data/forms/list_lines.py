@@ -12,8 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from etils import epath
-
+from vit_jax.data.buckets import open_stream
 from vit_jax.data.tables import Texts
 from vit_jax.errors import UserError
 
@@ -122,7 +121,7 @@ def csv_lines(path: str) -> Lines:
     Raises:
       UserError: A line that is no CSV or has another number of fields.
     """
-    with epath.Path(path).open("rb") as file:
+    with open_stream(path) as file:
         reader = csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
         try:
             header = next(reader, [])
@@ -147,7 +146,7 @@ def jsonl_lines(path: str) -> Lines:
     Raises:
       UserError: A line that is no JSON object.
     """
-    with epath.Path(path).open("rb") as file:
+    with open_stream(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8-sig")
         for number, text in enumerate(lines, start=1):
             if not text.strip():

@@ -20,6 +20,7 @@ from collections.abc import Callable
 import numpy as np
 from etils import epath
 
+from vit_jax.data.buckets import is_remote
 from vit_jax.data.class_texts import (
     is_whole,
     text_ids,
@@ -35,7 +36,7 @@ from vit_jax.data.forms.list_lines import (
     jsonl_lines,
 )
 from vit_jax.data.labels import Labels, MultiHot, read_class_names
-from vit_jax.data.tables import Table, Texts, is_remote, join
+from vit_jax.data.tables import Table, Texts, join
 from vit_jax.errors import UserError
 
 

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import numpy as np
 from etils import epath
 
+from vit_jax.data.buckets import bucket_errors, exists, is_folder, is_remote
 from vit_jax.data.examples import Collection, Request, Rows
 from vit_jax.data.forms.tar_tfrecord import numbers, shard_table
 from vit_jax.data.labels import Labels, MultiHot, translate_ids
@@ -42,7 +43,7 @@ def open_tfds(request: Request) -> Collection:
     import tensorflow_datasets as tfds
 
     what = f"tfds:{request.location}"
-    info = tfds.builder_from_directory(find_prepared(request)).info
+    info = _read_info(find_prepared(request))
     features: Any = info.features  # a mapping by name, typed as more than that
     image, label = (request.options.get(key, key) for key in ("image", "label"))
     for name in (image, label):
@@ -86,6 +87,14 @@ def _shards_of(split: Any) -> list[PreparedShard]:
     ]
 
 
+def _read_info(folder: str) -> Any:
+    """Returns what a prepared data set says about itself."""
+    import tensorflow_datasets as tfds
+
+    with bucket_errors(folder):
+        return tfds.builder_from_directory(folder).info
+
+
 def find_shards(request: Request) -> tuple[list[str], Reader]:
     """Returns the shards of a prepared data set, and what goes through them.
 
@@ -94,7 +103,7 @@ def find_shards(request: Request) -> tuple[list[str], Reader]:
     """
     import tensorflow_datasets as tfds
 
-    info = tfds.builder_from_directory(find_prepared(request)).info
+    info = _read_info(find_prepared(request))
     splits = request.find_splits(list(info.splits), request.location)
     paths = [
         s.path for split in splits.values() for s in _shards_of(info.splits[split])
@@ -114,7 +123,7 @@ def find_prepared(request: Request) -> str:
     name, _, version = request.location.partition(":")
     root = request.data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     folder = epath.Path(root).expanduser() / name
-    if not folder.is_dir():
+    if not is_folder(os.fspath(folder)):
         there = _folder_names(folder.parent)
         close = nearest(name.rpartition("/")[2], there)
         hint = f"did you mean {close[0]!r}? " if close else ""
@@ -124,7 +133,7 @@ def find_prepared(request: Request) -> str:
             f"(there: {', '.join(there) or 'none'})"
         )
     there = _folder_names(folder)
-    versions = [name for name in there if (folder / name / INFO_FILE).exists()]
+    versions = [v for v in there if exists(os.fspath(folder / v / INFO_FILE))]
     versions = [name for name in versions if _VERSION.fullmatch(name)]
     if not versions or (version and version not in versions):
         raise UserError(
@@ -137,9 +146,11 @@ def find_prepared(request: Request) -> str:
 
 
 def _folder_names(folder: epath.Path) -> list[str]:
-    if not folder.is_dir():
+    path = os.fspath(folder)
+    if not is_folder(path):
         return []
-    return sorted(child.name for child in folder.iterdir() if child.is_dir())
+    with bucket_errors(path):
+        return sorted(child.name for child in folder.iterdir() if child.is_dir())
 
 
 def prepared_reader(
@@ -217,8 +228,14 @@ def open_array_record(path: str) -> Any:
     """Opens a file as a sequence of records.
 
     Raises:
-      UserError: The library is not installed.
+      UserError: The library is not installed, or the file lies in a bucket.
     """
+    if is_remote(path):  # the library would wait for it without end
+        raise UserError(
+            f"{path} is an ArrayRecord file in a bucket, which its library cannot "
+            "read; copy the data set to a disk, or prepare it again with "
+            "--file_format=tfrecord"
+        )
     try:
         # Lazily, as its wheels do not exist for every platform.
         from array_record.python import array_record_data_source

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the files that a GLOB names, and which split each of them belongs to.
 
-A GLOB has the wildcards `*`, `?`, `[...]` and `**` (any folders), and braces:
-`{0000..0127}` counts, `{train,val}` lists, also one inside the other. Every alternative
-of the braces must name a file. Files are sorted by the bytes of their paths.
+A GLOB has the wildcards `*`, `?`, `[...]` and, except in buckets, `**` (any folders),
+and braces: `{0000..0127}` counts, `{train,val}` lists, also one inside the other. Every
+alternative of the braces must name a file. Files are sorted by the bytes of their
+paths.
 
 The split of a file is the last word of its name that is a split's name (train, test,
 val, valid, validation, dev, or one that was asked for), as in
@@ -19,9 +20,9 @@ from collections.abc import Iterator, Sequence
 
 from etils import epath
 
+from vit_jax.data.buckets import bucket_errors, exists, is_remote
 from vit_jax.data.examples import Request
 from vit_jax.data.forms.folder_layout import SPLIT_NAMES
-from vit_jax.data.tables import is_remote
 from vit_jax.errors import UserError
 
 _COUNT = re.compile(r"(\d+)\.\.(\d+)")
@@ -34,8 +35,8 @@ def find_files(pattern: str) -> list[str]:
     """Returns the files that a GLOB names, sorted.
 
     Raises:
-      UserError: Braces that do not close or count too far, or an alternative without
-        a file.
+      UserError: Braces that do not close or count too far, an alternative without a
+        file, or a bucket that does not answer or is asked for `**`.
     """
     found: set[str] = set()
     for alternative in expand_braces(os.fspath(epath.Path(pattern).expanduser())):
@@ -119,12 +120,18 @@ def _match(pattern: str) -> Iterator[str]:
         return
     wildcard = _WILDCARD.search(pattern)
     if wildcard is None:
-        if epath.Path(pattern).exists():
+        if exists(pattern):
             yield pattern
         return
     folder = pattern[: wildcard.start()].rpartition("/")[0]
-    matches = epath.Path(folder).glob(pattern[len(folder) + 1 :])
-    yield from (os.fspath(path) for path in matches)
+    if "**" in pattern or folder.count("/") < 2:
+        raise UserError(
+            f"{pattern} asks for all buckets, or all folders of one; write out the "
+            "bucket's name, and a * for each folder"
+        )
+    with bucket_errors(pattern):
+        matches = list(epath.Path(folder).glob(pattern[len(folder) + 1 :]))
+    yield from map(os.fspath, matches)
 
 
 def sort_into_splits(paths: Sequence[str], request: Request) -> dict[str, list[str]]:

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from etils import epath
 
+from vit_jax.data.buckets import bucket_errors, exists, is_remote, read_bytes
 from vit_jax.data.class_texts import is_whole
-from vit_jax.data.tables import is_remote
 from vit_jax.errors import UserError
 
 MAGIC = b"vit_jax index 1\n"
@@ -223,6 +223,10 @@ def save(shards: Shards, path: str, relative_to: str) -> None:
       shards: What to write.
       path: The file.
       relative_to: The folder that holds the shards.
+
+    Raises:
+      OSError: A folder that cannot be written.
+      UserError: A bucket that cannot.
     """
     arrays = {name: np.asarray(getattr(shards, name), t) for name, t in COLUMNS.items()}
     names = [os.path.relpath(shard.path, relative_to) for shard in shards.shards]
@@ -237,11 +241,13 @@ def save(shards: Shards, path: str, relative_to: str) -> None:
         }
     ).encode()
     target = epath.Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     # A bucket's object appears when it is complete; a local file is renamed to that.
     if is_remote(path):
-        _write(target, header, arrays.values())
+        with bucket_errors(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _write(target, header, arrays.values())
         return
+    target.parent.mkdir(parents=True, exist_ok=True)
     # Its own name, as other hosts may write to the same folder.
     partial = epath.Path(f"{path}.{secrets.token_hex(8)}.part")
     try:
@@ -265,9 +271,9 @@ def load(path: str, relative_to: str) -> Shards | None:
     """Maps a file; None where there is none or only a part of one."""
     try:
         if is_remote(path):
-            if not epath.Path(path).exists():
+            if not exists(path):
                 return None
-            data = np.frombuffer(epath.Path(path).read_bytes(), np.uint8)
+            data = np.frombuffer(read_bytes(path), np.uint8)
         else:
             data = np.memmap(path, np.uint8, mode="r")
         return _parse(data, relative_to)

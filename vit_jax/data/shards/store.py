@@ -21,6 +21,7 @@ from typing import Protocol, runtime_checkable
 from absl import logging
 from etils import epath
 
+from vit_jax.data.buckets import bucket_errors, is_remote
 from vit_jax.data.shards.index_file import (
     EMPTY,
     Found,
@@ -31,7 +32,7 @@ from vit_jax.data.shards.index_file import (
     load,
     save,
 )
-from vit_jax.data.tables import REMOTE_READERS, is_remote
+from vit_jax.data.tables import REMOTE_READERS
 from vit_jax.errors import UserError
 
 FOLDER = ".vit_jax_index"
@@ -155,7 +156,7 @@ class Store:
         for place in self.places:
             try:
                 save(self._stored, place, self.folder)
-            except OSError as err:
+            except (OSError, UserError) as err:
                 reasons.append(str(err))
             else:
                 return
@@ -246,7 +247,8 @@ def _stamps(paths: Sequence[str]) -> list[Shard]:
 def _stamp(path: str) -> Shard:
     try:
         if is_remote(path):
-            remote = epath.Path(path).stat()
+            with bucket_errors(path):
+                remote = epath.Path(path).stat()
             return Shard(path, remote.length, int(remote.mtime) * 10**9, 0, 0, "")
         local = os.stat(path)
     except OSError as err:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 import google_crc32c
-from etils import epath
 
+from vit_jax.data.buckets import is_remote, read_bytes
 from vit_jax.data.shards.index_file import Found
 from vit_jax.data.shards.protobuf import (
     BYTES,
@@ -24,7 +24,6 @@ from vit_jax.data.shards.protobuf import (
     example_features,
     numbers,
 )
-from vit_jax.data.tables import is_remote
 from vit_jax.errors import UserError
 
 _HEADER = 12
@@ -162,7 +161,7 @@ def open_buffer(path: str) -> Iterator[Buffer]:
     """
     try:
         if is_remote(path):
-            yield epath.Path(path).read_bytes()
+            yield read_bytes(path)
             return
         with (
             open(path, "rb") as file,

@@ -50,6 +50,7 @@ class Encoder(nn.Module):
       position_injection: Whether positions are added once, or before every layer from
         a table of its own or from one table.
       resize_positions: See `PositionTable`.
+      final_norm: Whether the last layer norm is there.
       scan: Whether the blocks are one loop of the program, which then compiles as fast
         as one block. Their parameters are stacked, `encoderblock/...` with a leading
         axis for the layer: see `models/stacking.py`.
@@ -73,6 +74,7 @@ class Encoder(nn.Module):
     mlp: MlpKind = "mlp"
     layer_scale: float | None = None
     qk_norm: bool = False
+    final_norm: bool = True
     scan: bool = False
     remat: Remat = "none"
     dtype: DTypeLike = jnp.float32
@@ -129,6 +131,8 @@ class Encoder(nn.Module):
             for i, block_out in enumerate(outs)
             for key, y in block_out.items()
         }
+        if not self.final_norm:
+            return x, out
         norm = LayerNorm(
             self.norm_eps, self.dtype, self.param_dtype, name="encoder_norm"
         )

@@ -13,6 +13,9 @@ from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norms import LayerNorm
 
 Pool = Literal["cls", "mean", "map", "none"]
+# A ViT may also have class token and mean side by side, as linear probes of DINOv2 do
+# (arXiv:2304.07193).
+ViTPool = Literal[Pool, "cls_mean"]
 
 
 class MapHead(nn.Module):

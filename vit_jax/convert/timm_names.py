@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Architectures of timm as rows of our catalogue, and the call that opens a file there.
+
+timm's files hold neither the architecture nor the form of the activation: the call
+`timm.create_model(...)` does, so the converter prints it.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vit_jax.checkpoints.checkpoint import Checkpoint
+from vit_jax.errors import UserError
+from vit_jax.models import build_model, catalog
+
+# What timm gives a ViT that is not asked for anything.
+_PLAIN: Mapping[str, Any] = {
+    "pool": "cls",
+    "pool_norm": "before",
+    "class_token": None,
+    "class_position": True,
+    "distillation": False,
+    "num_registers": 0,
+    "layer_scale": None,
+    "qk_norm": False,
+    "mlp": "mlp",
+    "positions": "learned",
+    "gelu": "erf",
+}
+# Fields that no argument of timm changes, by family: they choose the architecture.
+_FIXED: Mapping[str, tuple[str, ...]] = {
+    "vit": ("distillation", "mlp", "positions"),
+    "hybrid": ("stages", "width_factor", "patch_size"),
+    "bit": ("stages", "width_factor"),
+    "mixer": ("patch_size", "width", "depth", "token_mlp_dim", "mlp_dim"),
+    "swin": (),
+    "swin-v2": (),
+}
+_POOLS = {"cls": "token", "mean": "avg", "map": "map", "none": ""}
+_EPS = {"swin": 1e-5, "swin-v2": 1e-5}
+
+
+class Code(str):
+    """An argument that is a piece of Python, not a value."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """A name of timm.
+
+    Attributes:
+      name: For `timm.create_model`.
+      family: Key of `vit_jax.models.FAMILIES`.
+      side: Of the images, in pixels.
+      fields: Of our model.
+    """
+
+    name: str
+    family: str
+    side: int
+    fields: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """How to open a file in timm.
+
+    Attributes:
+      function: Such as `timm.create_model`.
+      name: Of the architecture; None where timm has none and a class is called.
+      arguments: By keyword.
+    """
+
+    function: str
+    name: str | None
+    arguments: Mapping[str, Any]
+
+    def text(self, path: str | None = None) -> str:
+        """Returns the call as Python; `path` is the file that it opens."""
+        arguments = dict(self.arguments)
+        if path is not None and self.name is not None:
+            arguments["checkpoint_path"] = path
+        parts = [] if self.name is None else [repr(self.name)]
+        parts += [f"{key}={value!r}" for key, value in arguments.items()]
+        return f"{self.function}({', '.join(parts)})"
+
+
+def timm_name(checkpoint: Checkpoint) -> str | None:
+    """Returns the architecture that holds these weights; None if timm has no name."""
+    return timm_call(checkpoint).name
+
+
+def timm_call(checkpoint: Checkpoint) -> Call:
+    """Returns the call that makes timm's model of these weights.
+
+    Raises:
+      UserError: No model of timm is like this one.
+    """
+    family = catalog.find(checkpoint.model["name"]).family
+    model: Any = build_model(**checkpoint.model)
+    fields = {
+        field.name: getattr(model, field.name) for field in dataclasses.fields(model)
+    }
+    side: Any = checkpoint.image_shape[:2]
+    side = side[0] if side[0] == side[1] else tuple(side)
+    classes = {"num_classes": fields["num_classes"]}
+    fields["pos_embed"] = fields.get("positions")
+    if family == "vit":
+        fields["class_position"] = _class_position(model)
+    if fields["pos_embed"] in ("sincos2d", "none"):
+        fields["positions"] = "learned"  # timm has a table, or is told that not
+    calls = [
+        (each.name, dict(_arguments(each, fields, side)))
+        for each in ARCHITECTURES.values()
+        if each.family == family
+        and all(each.fields[key] == fields[key] for key in _FIXED[family])
+    ]
+    if not calls and family not in _CLASSES:
+        fixed = ", ".join(f"{key} {fields[key]!r}" for key in _FIXED[family])
+        raise UserError(
+            f"timm has no model like {checkpoint.model['name']} with {fixed}"
+        )
+    if not calls:
+        return Call(*_CLASSES[family](fields, side, classes))
+    name, arguments = min(calls, key=lambda call: len(call[1]))
+    return Call("timm.create_model", name, {**classes, **arguments})
+
+
+def _class_position(model: Any) -> bool:
+    """Says whether timm's table has rows for all tokens before the patches."""
+    token = model.pool == "cls" or bool(model.class_token)
+    if model.positions != "learned":
+        return model.positions != "sincos2d" or not (token or model.num_registers)
+    return model.class_position if token else not model.num_registers
+
+
+def _arguments(
+    each: Architecture, fields: Mapping[str, Any], side: Any
+) -> Iterator[tuple[str, Any]]:
+    """Yields what must be said beside the name of an architecture."""
+    if side != each.side and each.family != "bit":
+        yield "img_size", side
+    for ours, theirs in (
+        ("patch_size", "patch_size"),
+        ("width", "embed_dim"),
+        ("depth", "depth"),
+        ("depths", "depths"),
+        ("num_heads", "num_heads"),
+        ("num_registers", "reg_tokens"),
+        ("qk_norm", "qk_norm"),
+        ("layer_scale", "init_values"),
+        ("mlp_ratio", "mlp_ratio"),
+        ("window_size", "window_size"),
+    ):
+        own, other = fields.get(ours), each.fields.get(ours)
+        if ours == "layer_scale" and None not in (own, other):
+            continue  # first values, which the file replaces
+        if own != other:
+            yield theirs, own
+    if each.family in ("vit", "hybrid"):
+        yield from _vit_arguments(each, fields)
+    if fields.get("pretrained_window_size") != each.fields.get(
+        "pretrained_window_size"
+    ):
+        given, stages = fields["pretrained_window_size"], len(fields["depths"])
+        sides = given if isinstance(given, tuple) else (given or 0,) * stages
+        yield "pretrained_window_sizes", sides
+    yield from _numerics(each.family, fields, each.fields.get("gelu", "erf"))
+
+
+def _vit_arguments(
+    each: Architecture, fields: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    own, other = ({**_PLAIN, **x} for x in (fields, each.fields))
+    if any(own[key] != other[key] for key in ("width", "mlp_dim")):
+        yield "mlp_ratio", mlp_ratio(own["width"], own["mlp_dim"], own["mlp"])
+    if own["pool"] != other["pool"]:
+        yield "global_pool", _POOLS[own["pool"]]
+    tokens = [x["pool"] == "cls" or bool(x["class_token"]) for x in (own, other)]
+    if tokens[0] != tokens[1]:
+        yield "class_token", tokens[0]
+    # timm moves the norm behind the pooling where that is a mean.
+    after = own["pool_norm"] == "after"
+    if after != (own["pool"] == "mean"):
+        yield "fc_norm", after
+    if own["class_position"] != other["class_position"]:
+        yield "no_embed_class", not own["class_position"]
+    if fields["pos_embed"] == "none":
+        yield "pos_embed", "none"
+
+
+def mlp_ratio(width: int, mlp_dim: int, kind: str = "mlp") -> float:
+    """Returns a ratio for which timm's `int(width * ratio)` is the hidden width."""
+    hidden = 2 * mlp_dim if kind == "swiglu" else mlp_dim
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else (hidden + 0.5) / width
+
+
+def _numerics(
+    family: str, fields: Mapping[str, Any], gelu: str
+) -> Iterator[tuple[str, Any]]:
+    if fields.get("gelu", gelu) != gelu:
+        name = {"tanh": "gelu_tanh", "erf": "gelu"}[fields["gelu"]]
+        classes = {"gelu_tanh": "timm.layers.GELUTanh", "gelu": "torch.nn.GELU"}
+        yield "act_layer", Code(classes[name]) if family == "mixer" else name
+    eps = fields["norm_eps"]
+    if family != "bit" and eps != _EPS.get(family, 1e-6):
+        yield "norm_layer", Code(f"functools.partial(torch.nn.LayerNorm, eps={eps})")
+
+
+def _mixer_class(
+    fields: Mapping[str, Any], side: Any, classes: Mapping[str, int]
+) -> tuple[str, None, dict[str, Any]]:
+    width = fields["width"]
+    ratios = [mlp_ratio(width, fields[key]) for key in ("token_mlp_dim", "mlp_dim")]
+    return (
+        "timm.models.MlpMixer",
+        None,
+        {
+            **classes,
+            "img_size": side,
+            "patch_size": fields["patch_size"],
+            "num_blocks": fields["depth"],
+            "embed_dim": width,
+            "mlp_ratio": tuple(ratios),
+            **dict(_numerics("mixer", fields, "erf")),
+        },
+    )
+
+
+def _bit_class(
+    fields: Mapping[str, Any], side: Any, classes: Mapping[str, int]
+) -> tuple[str, None, dict[str, Any]]:
+    del side
+    stages = fields["stages"]
+    return (
+        "timm.models.ResNetV2",
+        None,
+        {
+            **classes,
+            "layers": stages,
+            "channels": tuple(256 * 2**i for i in range(len(stages))),
+            "width_factor": fields["width_factor"],
+            "stem_type": "fixed",
+            "conv_layer": Code("functools.partial(timm.layers.StdConv2d, eps=1e-8)"),
+        },
+    )
+
+
+_CLASSES = {"mixer": _mixer_class, "bit": _bit_class}
+
+
+def _architectures() -> Iterator[Architecture]:
+    make = functools.partial(_architecture, side=224)
+    vits = ("tiny", "Ti"), ("small", "S"), ("base", "B"), ("large", "L")
+    for name, size in vits:
+        for patch, side in ((16, 224), (16, 384), (32, 224), (32, 384)):
+            if (name, patch) != ("tiny", 32):
+                row = f"ViT-{size}/{patch}"
+                yield make(f"vit_{name}_patch{patch}_{side}", row, side=side)
+    for name, row in (
+        ("small_patch8", "ViT-S/8"),
+        ("base_patch8", "ViT-B/8"),
+        ("large_patch14", "ViT-L/14"),
+        ("huge_patch14", "ViT-H/14"),
+        ("giant_patch14", "ViT-g/14"),
+        ("gigantic_patch14", "ViT-G/14"),
+    ):
+        yield make(f"vit_{name}_224", row)
+    for name, size in vits[:3]:
+        yield make(
+            f"deit_{name}_distilled_patch16_224", f"ViT-{size}/16", distillation=True
+        )
+    yield make(
+        "deit_base_distilled_patch16_384", "ViT-B/16", side=384, distillation=True
+    )
+    for name, row, side in (
+        ("small_patch16", "ViT-S/16", 224),
+        ("small_patch16", "ViT-S/16", 384),
+        ("medium_patch16", "ViT-M/16", 224),
+        ("base_patch16", "ViT-B/16", 224),
+        ("base_patch16", "ViT-B/16", 384),
+        ("large_patch16", "ViT-L/16", 224),
+        ("large_patch16", "ViT-L/16", 384),
+        ("huge_patch14", "ViT-H/14", 224),
+    ):
+        yield make(
+            f"deit3_{name}_{side}",
+            row,
+            side=side,
+            layer_scale=1e-6,
+            class_position=False,
+        )
+    yield from _later_vits()
+    for name, row in (
+        ("vit_tiny_r_s16_p8", "R+ViT-Ti/16"),
+        ("vit_small_r26_s32", "R26+ViT-S/32"),
+        ("vit_base_r50_s16", "R50+ViT-B/16"),
+        ("vit_large_r50_s32", "R50+ViT-L/32"),
+    ):
+        for side in (224, 384):
+            yield make(f"{name}_{side}", row, side=side)
+    yield make("vit_base_r26_s32_224", "R26+ViT-B/32")
+    for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4"):
+        yield make(f"resnetv2_{size}_bit", f"BiT-R{size}")
+    for size in ("s16", "s32", "b16", "b32", "l16", "l32"):
+        yield make(f"mixer_{size}_224", f"Mixer-{size[0].upper()}/{size[1:]}")
+    yield from _swins()
+
+
+def _later_vits() -> Iterator[Architecture]:
+    scaled = {"side": 518, "layer_scale": 1e-5}
+    giant = {"mlp": "swiglu", "mlp_dim": 4096, "num_heads": 24}
+    for name, size, more in (
+        ("small", "S", {}),
+        ("base", "B", {}),
+        ("large", "L", {}),
+        ("giant", "g-opt", giant),
+    ):
+        row, stem = f"ViT-{size}/14", f"vit_{name}_patch14"
+        yield _architecture(f"{stem}_dinov2", row, **scaled, **more)
+        yield _architecture(
+            f"{stem}_reg4_dinov2",
+            row,
+            **scaled,
+            **more,
+            num_registers=4,
+            class_position=False,
+        )
+    for name, size in (("small", "S"), ("base", "B"), ("large", "L")):
+        yield _architecture(
+            f"vit_{name}_patch16_rope_224",
+            f"ViT-{size}/16",
+            224,
+            positions="rotary2d",
+            layer_scale=1e-5,
+        )
+    for name, row, sides in (
+        ("base_patch16", "ViT-B/16", (224, 256, 384, 512)),
+        ("large_patch16", "ViT-L/16", (256, 384, 512)),
+        ("so400m_patch14", "ViT-So400m/14", (224, 378, 384)),
+        ("base_patch32", "ViT-B/32", (256,)),
+        ("so400m_patch16", "ViT-So400m/16", (256, 384, 512)),
+        ("giantopt_patch16", "ViT-g-opt/16", (256, 384)),
+    ):
+        # Sizes that only SigLIP 2 has run with the activation that it was trained with.
+        second = name in ("base_patch32", "so400m_patch16", "giantopt_patch16")
+        for side in sides:
+            tanh = second or (name, side) == ("large_patch16", 512)
+            yield _architecture(
+                f"vit_{name}_siglip_{side}",
+                row,
+                side,
+                pool="map",
+                gelu="tanh" if tanh else "erf",
+            )
+
+
+def _swins() -> Iterator[Architecture]:
+    names = {"T": "tiny", "S": "small", "B": "base", "L": "large"}
+    for row in catalog.VARIANTS:
+        version, size, *rest = [*row.name.split("-"), ""]
+        if version not in ("Swin", "SwinV2") or size not in names or "c24" in rest:
+            continue
+        stem = {"Swin": f"swin_{names[size]}_patch4", "SwinV2": f"swinv2_{names[size]}"}
+        window, side = f"{row.fields['window_size']}", f"{row.resolution}"
+        if "pretrained_window_size" in row.fields:
+            window, side = f"12to{window}", f"192to{side}"
+        name = f"{stem[version]}_window{window}_{side}"
+        yield _architecture(name, row.name, row.resolution)
+
+
+def _architecture(name: str, row: str, side: int, **fields: Any) -> Architecture:
+    variant = catalog.find(row)
+    base = _PLAIN if variant.family == "vit" else {}
+    if variant.family in ("hybrid", "bit"):
+        base = {"width_factor": 1}
+    if variant.family in ("swin", "swin-v2"):
+        base = {"patch_size": 4, "mlp_ratio": 4}
+    merged = {**base, **variant.fields, **fields}
+    return Architecture(name, variant.family, side, merged)
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    each.name: each for each in _architectures()
+}
