@@ -14,6 +14,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from vit_jax import build, config as config_lib, losses, sharding
+from vit_jax.data.mixtures import open_mixture
 from vit_jax.data.preprocess import check_ops
 from vit_jax.evaluators import EVALUATORS
 from vit_jax.models import build_model
@@ -168,3 +169,26 @@ def test_the_smoke_form_trains_two_steps(name: str, arg: str, workdir: pathlib.P
     assert (workdir / "checkpoints" / "2").is_dir()
     for file in ("config.json", "run.json", "checkpoint.json"):
         assert json.loads((workdir / file).read_text())
+
+
+@pytest.mark.parametrize("name", sorted(MODES))
+def test_the_smoke_form_replaces_the_parts_of_a_mixture(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    real = config_lib.smoke
+
+    def smoke_a_mixture(config: ConfigDict, resolution: int) -> ConfigDict:
+        part = {"dataset": "tfds:imagenet21k", "split": "full", "weight": 3}
+        other = {**part, "dataset": "tar:/data/web-*.tar", "weight": 1}
+        del config.data.dataset, config.data.split
+        config.data.mixture = {"web": other, "i21k": part}
+        return real(config, resolution)
+
+    monkeypatch.setattr(config_lib, "smoke", smoke_a_mixture)
+    data = load(name, "smoke").data
+    assert "dataset" not in data
+    source = open_mixture(data.mixture.to_dict())
+    assert len(source) == 2 * 64
+    assert source.mixture is not None
+    weights = {part: fields.weight for part, fields in data.mixture.items()}
+    assert weights == {"web": 1, "i21k": 3}

@@ -99,8 +99,8 @@ def parse_arg(arg: str, **defaults: Any) -> ConfigDict:
 def smoke(config: ConfigDict, resolution: int) -> ConfigDict:
     """Shrinks a recipe to two steps of a tiny model on synthetic data, in place.
 
-    The recipe's own preprocessing, optimizer, schedule, loss and evaluators stay, so
-    that a smoke run passes through all of them.
+    The recipe's own preprocessing, optimizer, schedule, loss and evaluators stay, and
+    the weights of a mixture, so that a smoke run passes through all of them.
 
     Args:
       config: The full recipe, whose op strings already produce `resolution`.
@@ -111,7 +111,10 @@ def smoke(config: ConfigDict, resolution: int) -> ConfigDict:
     """
     classes = min(config.model.num_classes, 10)
     dataset = f"synthetic:{classes}@size={resolution};train=64;test=16"
-    config.data.update(dataset=dataset, split="train", batch_size=8)
+    parts = (config.data.get("mixture") or {}).values()
+    for part in parts or [config.data]:
+        part.update(dataset=dataset, split="train")
+    config.data.batch_size = 8
     for evaluator in config.evaluators.values():
         evaluator.update(dataset=dataset, split="test")
     config.model.update(width=32, depth=2, num_heads=2, mlp_dim=64)

@@ -3,15 +3,11 @@
 
 Section 4.1 and Table 4 of arXiv:2010.11929: each rate is trained on a part of the
 training data and evaluated on the rest; the best is trained on all of it, once a seed,
-and the mean over seeds is reported. Every run is a process of its own with a workdir of
-its own; `sweep.json` keeps what is done, so the same command goes on after a stop.
+and the mean over seeds is reported. Every run is a cell of its own (see `cells`);
+`sweep.json` keeps what is done, so the same command goes on after a stop.
 """
 
-import concurrent.futures
-import json
-import shlex
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,12 +16,10 @@ from absl import logging
 from etils import epath
 from ml_collections import ConfigDict
 
-from vit_jax import metrics
+from vit_jax import cells
 from vit_jax.config import section_call
 from vit_jax.errors import UserError
 from vit_jax.train.early_stopping import EarlyStopping
-
-INTERRUPTED = 75
 
 Results = dict[str, dict[str, Any]]
 
@@ -56,16 +50,16 @@ def run(
         )
     sweep = section_call(_Sweep, fields, "sweep", config=config, arguments=arguments)
     path = epath.Path(workdir) / "sweep.json"
-    state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    state = cells.load(path)
 
     trials = sweep.trials(workdir)
-    status = _run_all(trials, state, path, jobs, dry_run)
+    status = cells.run_all(trials, state, path, jobs, dry_run)
     if status is not None:
         return status
     best = sweep.best({name: state[name] for name in trials})
     logging.info("best learning rate on %s: %g", sweep.dev_split, best)
     repeats = sweep.repeats(workdir, best)
-    status = _run_all(repeats, state, path, jobs, dry_run)
+    status = cells.run_all(repeats, state, path, jobs, dry_run)
     if status is not None:
         return status
     table = _table(sweep, trials, repeats, state, best)
@@ -148,65 +142,7 @@ class _Sweep:
         return sorted(self.lrs)[step or 0]
 
     def _command(self, workdir: str, changes: Mapping[str, Any]) -> list[str]:
-        return [
-            *(sys.executable, "-m", "vit_jax.finetune"),
-            *self._arguments,
-            f"--workdir={workdir}",
-            *(f"--config.{name}={value}" for name, value in changes.items()),
-        ]
-
-
-def _run_all(
-    commands: Mapping[str, Sequence[str]],
-    state: dict[str, Any],
-    path: epath.Path,
-    jobs: int,
-    dry_run: bool,
-) -> int | None:
-    """Runs what is not in the state yet; returns a status if the sweep ends here."""
-    left = {name: cmd for name, cmd in commands.items() if name not in state}
-    if dry_run:
-        for command in left.values():
-            sys.stdout.write(shlex.join(command) + "\n")
-        return 0 if left else None
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(_run_one, cmd): name for name, cmd in left.items()}
-        for future in concurrent.futures.as_completed(running):
-            name = running[future]
-            status, command = future.result(), left[name]
-            if status != 0:
-                # Runs that have not started do not; those that have, finish.
-                pool.shutdown(cancel_futures=True)
-            if status == INTERRUPTED:
-                return INTERRUPTED
-            if status != 0:
-                raise UserError(
-                    f"the run {name} of the sweep failed with exit status {status}; "
-                    f"its error is above, its command: {shlex.join(command)}"
-                )
-            state[name] = _last_metrics(_workdir_of(command))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            metrics.write_json(str(path), state)
-    return None
-
-
-def _run_one(command: Sequence[str]) -> int:
-    logging.info("run: %s", shlex.join(command))
-    return subprocess.run(command, check=False).returncode
-
-
-def _workdir_of(command: Sequence[str]) -> str:
-    (flag,) = [each for each in command if each.startswith("--workdir=")]
-    return flag.removeprefix("--workdir=")
-
-
-def _last_metrics(workdir: str) -> dict[str, Any]:
-    """Returns the last value of every metric of an evaluator, and the last step."""
-    result: dict[str, Any] = {}
-    for line in metrics.read_metrics(workdir):
-        result |= {k: v for k, v in line.items() if not k.startswith("train/")}
-    result.pop("time", None)
-    return result
+        return cells.finetune_command(self._arguments, workdir, changes)
 
 
 def _table(

@@ -2,7 +2,8 @@
 import numpy as np
 import pytest
 
-from vit_jax.convert.identify import identify, parameter_shapes
+from vit_jax.convert.identify import identify
+from vit_jax.convert.parameters import parameter_shapes
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog, list_models
 
@@ -297,10 +298,15 @@ def test_unknown_missing_and_other_arrays_are_refused_by_name():
     less = {name: leaf for name, leaf in given.items() if "query" not in name}
     with pytest.raises(UserError, match=r"no array .*query/kernel.* incomplete"):
         identify(less, preset=None)
+    # As the ViTs of big_vision for images of any aspect have it.
+    flat = {**given, "embedding/kernel": np.broadcast_to(0.0, (48, 16))}
+    with pytest.raises(UserError, match=r"shape \(48, 16\), but 4 axes are expected"):
+        identify(flat, preset=None)
 
 
 def test_stacked_blocks_are_refused_with_what_to_do():
-    given = shapes(build_model("ViT-Ti/4", num_classes=3, scan=True, **TINY), 16)
+    given = shapes(build_model("ViT-Ti/4", num_classes=3, **TINY), 16)
+    given = {key.replace("block_0/", "block/"): leaf for key, leaf in given.items()}
     with pytest.raises(UserError, match="unstack_blocks"):
         identify(given, preset=None)
 

@@ -4,22 +4,15 @@
 import itertools
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from PIL import Image
 
 from vit_jax.data.examples import Collection, Source
 from vit_jax.data.forms.arrays import ArrayRecords
 from vit_jax.data.labels import MultiHot
 from vit_jax.data.pipeline import batch_rows, eval_batches, train_batches
 from vit_jax.data.sources import open_source
-from vit_jax.data.transfer import prefetch_to_device
 from vit_jax.errors import UserError
 
 
@@ -229,46 +222,6 @@ def test_an_evaluation_can_be_repeated():
 # Errors
 
 
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    for number in range(6):
-        folder = tmp_path / "abc"[number % 3]
-        folder.mkdir(exist_ok=True)
-        Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / f"{number}.png")
-    return tmp_path
-
-
-def test_a_broken_image_is_named_in_its_batch(pictures):
-    (pictures / "b" / "4.png").write_bytes(b"<html>gone</html>")
-    source = open_source(f"folder:{pictures}", "train")
-    batches = eval_batches(source, batch_size=2, ops="decode")
-    # Sorted: a/0 a/3 | b/1 b/4 | ...
-    assert next(batches)["label"].tolist() == [0, 0]
-    with pytest.raises(UserError, match=r"/b/4\.png: not a picture .* HTML"):
-        next(batches)
-    assert list(batches) == []
-
-
-def test_a_vanished_image_is_named(pictures):
-    source = open_source(f"folder:{pictures}", "train")
-    (pictures / "c" / "2.png").unlink()
-    with (
-        eval_batches(source, batch_size=2, ops="decode") as batches,
-        pytest.raises(UserError, match=r"cannot read .*/c/2\.png"),
-    ):
-        list(batches)
-
-
-def test_an_image_that_the_ops_cannot_take_is_named(pictures):
-    Image.new("RGB", (3, 8)).save(pictures / "b" / "4.png")
-    source = open_source(f"folder:{pictures}", "train")
-    with (
-        eval_batches(source, batch_size=6, ops="decode|central_crop(5)") as batches,
-        pytest.raises(UserError, match=r"/b/4\.png: .*central_crop"),
-    ):
-        list(batches)
-
-
 def test_wrong_arguments_are_refused_before_any_step():
     source = numbered(10)
     with pytest.raises(UserError, match=r"batch_size 9 .* multiple of 4 .* example 12"):
@@ -286,28 +239,6 @@ def test_wrong_arguments_are_refused_before_any_step():
 
 
 # Ends
-
-
-def test_streams_close_at_any_time():
-    for count in range(4):
-        batches = train_batches(numbered(10), batch_size=2, ops="decode", seed=0)
-        list(itertools.islice(batches, count))
-        batches.close()
-        assert list(batches) == []
-
-
-def test_a_program_ends_though_a_stream_is_open():
-    program = (
-        "from vit_jax.data.pipeline import train_batches\n"
-        "from vit_jax.data.sources import open_source\n"
-        "source = open_source('synthetic:2@size=4', 'train')\n"
-        "batches = train_batches(source, batch_size=2, ops='decode', seed=0)\n"
-        "print(next(batches)['image'].shape)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (0, "(2, 4, 4, 3)\n"), done.stderr
 
 
 def test_importing_the_package_does_not_import_tensorflow():
@@ -328,66 +259,3 @@ def test_accelerators_are_hidden_from_tensorflow():
 
     hide_accelerators()
     assert {device.device_type for device in tf.config.get_visible_devices()} == {"CPU"}
-
-
-# Devices
-
-
-def data_sharding() -> NamedSharding:
-    return NamedSharding(
-        Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data")
-    )
-
-
-def test_batches_arrive_on_the_devices_in_order():
-    batches = eval_batches(numbered(20), batch_size=8, ops="decode")
-    arrived = list(prefetch_to_device(batches, data_sharding()))
-    assert ids(arrived) == [
-        [*range(8)],
-        [*range(8, 16)],
-        [16, 17, 18, 19, 19, 19, 19, 19],
-    ]
-    for batch in arrived:
-        assert batch["image"].shape == (8, 1, 1, 3)
-        for name in ("image", "label", "mask"):
-            assert batch[name].sharding.is_equivalent_to(
-                data_sharding(), batch[name].ndim
-            )
-    assert len(arrived[0]["label"].addressable_shards) == len(jax.devices())
-
-
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_no_more_than_size_batches_are_in_flight(size):
-    made = []
-
-    def batches() -> Iterator[dict[str, np.ndarray]]:
-        for number in range(20):
-            made.append(number)
-            yield {"x": np.full(8, number)}
-
-    stream = prefetch_to_device(batches(), data_sharding(), size)
-    for number in range(3):
-        assert int(next(stream)["x"][0]) == number
-    stream.close()
-    assert len(made) <= 3 + size
-
-
-def test_errors_come_out_where_their_batch_would():
-    def batches() -> Iterator[dict[str, np.ndarray]]:
-        yield {"x": np.zeros(8)}
-        yield {"x": np.ones(8)}
-        raise UserError("picture x is broken")
-
-    stream = prefetch_to_device(batches(), data_sharding(), 2)
-    assert [float(next(stream)["x"][0]) for _ in range(2)] == [0.0, 1.0]
-    with pytest.raises(UserError, match="picture x is broken"):
-        next(stream)
-
-
-def test_the_transfer_thread_ends_with_its_stream():
-    before = threading.active_count()
-    stream = prefetch_to_device(iter([{"x": np.zeros(8)}] * 9), data_sharding())
-    next(stream)
-    assert threading.active_count() == before + 1
-    stream.close()
-    assert threading.active_count() == before

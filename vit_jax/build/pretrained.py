@@ -18,7 +18,7 @@ from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.config import section_call
 from vit_jax.convert import load_checkpoint
 from vit_jax.errors import UserError
-from vit_jax.models import catalog, presets
+from vit_jax.models import catalog, presets, stacking
 from vit_jax.registry import parse_pipeline
 
 Shape = tuple[int, int, int]
@@ -27,7 +27,13 @@ NORMALIZE = "{normalize}"
 """Stands in an op string for the normalisation that the checkpoint was trained with."""
 
 # What belongs to a head and its classes is not taken from a checkpoint.
-_OF_HEADS = ("num_classes", "representation_size", "head_bias", "resolution")
+_OF_HEADS = (
+    "num_classes",
+    "representation_size",
+    "representation_activation",
+    "head_bias",
+    "resolution",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,15 +149,18 @@ def apply(
     from vit_jax.checkpoints import adapt
 
     target = trees.flatten(params)
-    preset = start.checkpoint.model.get("preset")
-    method = presets.find(preset).position_resize if preset else "linear"
+    source = start.checkpoint.model
+    preset = source.get("preset") or catalog.find(source["name"]).preset
+    loaded = start.checkpoint.params
+    if any("encoderblock/" in name for name in target):
+        loaded = stacking.stack_blocks(loaded)
     adapted, report = adapt.adapt(
-        trees.flatten(start.checkpoint.params),
+        trees.flatten(loaded),
         target,
-        position_resize=method,
+        position_resize=presets.find(preset).position_resize,
         reset=start.reset,
         grids=(
-            _grid(start.checkpoint.model, start.checkpoint.image_shape),
+            _grid(source, start.checkpoint.image_shape),
             _grid(model, image_shape),
         ),
     )
@@ -168,12 +177,12 @@ def apply(
 
 
 def _grid(model: Mapping[str, Any], image_shape: Shape) -> tuple[int, int] | None:
-    """Returns rows and columns of patches; None where they are as many."""
+    """Returns rows and columns of patches; None where there are no patches."""
     height, width, _ = image_shape
-    if height == width:
-        return None
     variant = catalog.find(model["name"])
     fields = variant.fields | model
+    if variant.family not in ("vit", "hybrid"):
+        return None
     patch = fields.get("patch_size", 1)
     rows, columns = patch if isinstance(patch, tuple | list) else (patch, patch)
     if "stages" in fields and variant.family == "hybrid":

@@ -6,7 +6,6 @@ NumPy has no bfloat16 of its own: it writes two opaque bytes a number, dtype `V2
 
 import os
 import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ import ml_dtypes
 import numpy as np
 from absl import logging
 
+from vit_jax.checkpoints.recognise import AGAIN, ZIP_DAMAGE
 from vit_jax.checkpoints.whole_file import whole_file
 from vit_jax.errors import UserError
 
@@ -58,26 +58,20 @@ def _read_member(
     try:
         with archive.open(member) as file:
             array = np.lib.format.read_array(file, allow_pickle=False)
-    except ValueError as err:
-        if "pickle" not in str(err):
-            raise _damaged(what, err) from err
-        raise UserError(
-            f"{what} is an array of Python objects, which can run code when it is "
-            "read, so it is refused; save plain arrays of numbers"
-        ) from err
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as err:
-        raise _damaged(what, err) from err
+    except ZIP_DAMAGE as err:
+        if "allow_pickle=False" in str(err):
+            raise UserError(
+                f"{what} is an array of Python objects, which can run code when it is "
+                "read, so it is refused; save plain arrays of numbers"
+            ) from err
+        reason = " ".join(str(err).split())[:200]
+        raise UserError(f"{what} is damaged ({reason}); {AGAIN}") from err
     if array.dtype.kind == "V" and array.dtype != np.dtype("V2"):
         raise UserError(
             f"{what} has the dtype {array.dtype}, which NumPy does not know; save it "
             "as float32"
         )
     return array
-
-
-def _damaged(what: str, err: Exception) -> UserError:
-    reason = " ".join(str(err).split())[:200]
-    return UserError(f"{what} is damaged ({reason}); download or copy the file again")
 
 
 def write_npz(

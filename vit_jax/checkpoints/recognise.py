@@ -8,11 +8,23 @@ as weights, a pointer of Git LFS, a download that stopped.
 import io
 import os
 import zipfile
+import zlib
 from typing import Literal
 
 from vit_jax.errors import UserError
 
 Form = Literal["npz", "safetensors", "torch"]
+
+# What reading a damaged zip archive can raise: the sizes, places, version and marks of
+# encryption that it finds are then arbitrary bytes.
+ZIP_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
 
 AGAIN = "download or copy it again"
 _USE = "give an .npz, .safetensors or torch file, or the workdir of a run"
@@ -82,7 +94,7 @@ def _form_of_zip(file: io.BufferedIOBase, head: bytes, size: int, origin: str) -
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
-    except zipfile.BadZipFile as err:
+    except ZIP_DAMAGE as err:
         raise UserError(
             f"{origin} is a zip archive (.npz or .pth) that is cut short or damaged, "
             f"of {size:,} bytes; {AGAIN}"

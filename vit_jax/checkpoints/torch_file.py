@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 from absl import logging
 
+from vit_jax.checkpoints.recognise import ZIP_DAMAGE
 from vit_jax.errors import UserError
 
 # Names under which training scripts keep the weights, averaged ones first, as
@@ -51,7 +52,7 @@ def read(file: io.BufferedIOBase, origin: str) -> dict[str, np.ndarray]:
             f"are not loaded ({reason}); if you trust it: "
             f"{recipe(origin, weights_only=False)}"
         ) from err
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as err:
+    except (*ZIP_DAMAGE, KeyError) as err:
         reason = " ".join(str(err).split())[:150]
         raise UserError(
             f"torch cannot read {origin} ({reason}); it is damaged, or a program and "

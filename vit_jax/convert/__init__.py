@@ -6,6 +6,7 @@ by its content, never by its name. Each form is a module with `matches` and `rea
 """
 
 import dataclasses
+import json
 import re
 
 from etils import epath
@@ -38,19 +39,17 @@ def load_checkpoint(spec: str, preset: str | None = None) -> Checkpoint:
         presets.find(preset)
     name, subtree = _split(spec)
     path = epath.Path(name).expanduser()
-    # What reads a form is imported when it is needed: workdirs need Orbax, files do not.
-    if path.is_dir() and _is_huggingface(path):
-        from vit_jax.convert import huggingface
-
-        return huggingface.read(path, preset)
+    # What reads a form is imported when needed: workdirs take Orbax, files do not.
+    if path.is_dir() and _has_config(path):
+        return _read_directory(path, preset)
     if path.is_dir() or re.search(r"@(\d+|best)$", name):
         from vit_jax.checkpoints import workdir
 
         return _unstacked(workdir.load(spec))
     if not path.exists():
         raise UserError(
-            f"no checkpoint {name!r}; name the workdir of a run, a .npz or .safetensors "
-            "file, or a directory of Hugging Face"
+            f"no checkpoint {name!r}; name the workdir of a run, a .npz or "
+            ".safetensors file, or a directory of Hugging Face"
         )
     from vit_jax.checkpoints import files, native
     from vit_jax.convert import google, swin, timm
@@ -78,9 +77,29 @@ def _split(spec: str) -> tuple[str, str | None]:
     return match[1], match[2]
 
 
-def _is_huggingface(path: epath.Path) -> bool:
+def _has_config(path: epath.Path) -> bool:
     names = {entry.name for entry in path.iterdir()}
     return "config.json" in names and "checkpoint.json" not in names
+
+
+def _read_directory(path: epath.Path, preset: str | None) -> Checkpoint:
+    """Reads what a hub has of a model: of transformers, or of timm."""
+    from vit_jax.checkpoints import files
+    from vit_jax.convert import huggingface, timm
+
+    if huggingface.matches(path):
+        return huggingface.read(path, preset)
+    try:
+        config = json.loads((path / "config.json").read_text())
+    except json.JSONDecodeError as err:
+        raise UserError(f"{path / 'config.json'} is damaged ({err})") from err
+    if "architecture" not in config:
+        raise UserError(
+            f"{path / 'config.json'} has neither the model_type of transformers nor "
+            "the architecture of timm; name the directory of a model"
+        )
+    content = files.read_directory(path)
+    return timm.read(content.tensors, content.metadata, preset, config)
 
 
 def _unstacked(checkpoint: Checkpoint) -> Checkpoint:

@@ -74,9 +74,11 @@ def read(
     """
     del metadata
     root = _root(tensors, subtree)
-    left = {name.split("/")[0] for name in tensors if not name.startswith(root)}
     if root:
-        logging.info("parameters are under %s; left out: %s", root, sorted(left) or "-")
+        depth = root.count("/")
+        other = [name.split("/") for name in tensors if not name.startswith(root)]
+        left = sorted({"/".join(parts[:depth]) for parts in other})
+        logging.info("took %s; left out: %s", root, ", ".join(left) or "nothing")
     arrays = {
         name.removeprefix(root): _number(array)
         for name, array in tensors.items()
@@ -105,11 +107,13 @@ def _root(tensors: Mapping[str, np.ndarray], subtree: str | None) -> str:
     top = ", ".join(sorted({name.split("/")[0] for name in tensors}))
     if not found:
         raise UserError(f"there is no model in Google's names; these begin with {top}")
-    places = " or ".join(repr(root.strip("/")) for root in sorted(found))
     what = "at none of the usual roots" if subtree is None else f"under {subtree!r}"
+    places = " or ".join(
+        f"FILE.npz:{root.strip('/')}" for root in sorted(found) if root
+    )
     raise UserError(
-        f"there is no model {what} of this file, whose names begin with {top}, but one "
-        f"under {places}; name that after the file, FILE.npz:NAME"
+        f"there is no model {what} of this file, whose names begin with {top}; name "
+        f"{places or 'FILE.npz alone'}, where there is one"
     )
 
 
@@ -135,8 +139,7 @@ def _to_ours(
     if "root_block/conv_root/kernel" in arrays:
         return arrays, "bit-big-vision"
     family = "hybrid" if "conv_root/kernel" in arrays else "vit"
-    tower = "img" in root.split("/")
-    big_vision = tower or root.startswith("params/") or google_vit.is_big_vision(arrays)
+    big_vision = google_vit.is_big_vision(arrays)
     if preset is not None:
         check_family(preset, family)
         fields = presets.find(preset).fields

@@ -25,10 +25,8 @@ from vit_jax.convert.huggingface_config import LOSSES, Told, read_config
 from vit_jax.convert.huggingface_layouts import (
     LAYOUTS,
     Tensors,
-    bare_units,
     disk_names,
     layout_of,
-    padded_units,
     rules_of,
     with_prefix,
 )
@@ -82,7 +80,6 @@ def read(directory: str | os.PathLike[str], preset: str | None = None) -> Checkp
         kind, arrays = "vit", _with_register(arrays)
     what = f"transformers' {kind}"
     flat = rules.to_ours(rules_of(kind, gated), arrays, told.heads, what)
-    flat = padded_units(kind, flat)
 
     described = {} if preset else _described(file.metadata)
     ops, image = (None, None) if preset else _preprocessing(folder, kind, told)
@@ -93,8 +90,8 @@ def read(directory: str | os.PathLike[str], preset: str | None = None) -> Checkp
         fields = _without_numerics(fields, preset)
     if image != told.size and kind in _RESIZE and image and told.size:
         fields |= {"resolution": told.size, "resize_positions": _RESIZE[kind]}
-    size = told.size or image
-    given = None if size is None else (*size, 3)
+    size = told.size or image or described.get("image_shape", ())[:2]
+    given = (size[0], size[1], 3) if size else None
     model, shape = identify(flat, preset=chosen, image_shape=given, fields=fields)
     if image is not None:
         shape = (*image, shape[2])
@@ -145,6 +142,8 @@ def write(checkpoint: Checkpoint, directory: str | os.PathLike[str]) -> None:
         write_safetensors(part / SAFETENSORS, arrays, metadata)
         for name, content in files.items():
             (part / name).write_text(json.dumps(content, indent=2) + "\n")
+        if folder.exists():
+            folder.rmdir()
         part.rename(folder)
     except OSError as err:
         raise UserError(
@@ -249,7 +248,7 @@ def _target(checkpoint: Checkpoint) -> tuple[str, nn.Module]:
 
 
 def _tensors(checkpoint: Checkpoint, kind: str, model: Any) -> Tensors:
-    flat = bare_units(kind, trees.flatten(checkpoint.params))
+    flat = trees.flatten(checkpoint.params)
     if kind in _RESIZE and model.layer_scale is None:
         ones = np.ones(model.width, flat["cls"].dtype)
         scales = [f"LayerScale_{j}/scale" for j in (0, 1)]

@@ -215,17 +215,3 @@ def with_prefix(kind: str, tensors: Mapping[str, np.ndarray]) -> Tensors:
 def rules_of(kind: str, gated: bool = False) -> list[Rule]:
     """Returns the table of a layout; `gated` is that of DINOv2's other MLP."""
     return tables.dinov2(gated=True) if gated else LAYOUTS[kind].rules()
-
-
-def padded_units(kind: str, params: Tensors) -> Tensors:
-    """Returns our arrays with the units of BiT named as its model names them."""
-    if kind != "bit":
-        return params
-    return {re.sub(r"/unit(\d)/", r"/unit0\1/", k): v for k, v in params.items()}
-
-
-def bare_units(kind: str, params: Tensors) -> Tensors:
-    """Returns our arrays with the units of BiT named as the rules name them."""
-    if kind != "bit":
-        return params
-    return {re.sub(r"/unit0(\d)/", r"/unit\1/", k): v for k, v in params.items()}

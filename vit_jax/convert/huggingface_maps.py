@@ -109,10 +109,10 @@ def _units(ours: str, theirs: str) -> list[Rule]:
 
 
 def bit() -> list[Rule]:
-    """Rules of BiT, with the units of a stage counted without leading zeros."""
+    """Rules of BiT."""
     return [
         rule("root_block/conv_root/kernel", "embedder.convolution.weight", CONV),
-        *_units("block{s+1}/unit{j+1}", "encoder.stages.{s}.layers.{j}"),
+        *_units("block{s+1}/unit{j+1:02}", "encoder.stages.{s}.layers.{j}"),
         *norm("norm-pre-head", "norm"),
         *dense("head", "classifier.1"),
     ]

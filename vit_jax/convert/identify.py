@@ -15,17 +15,11 @@ row say:
 """
 
 import dataclasses
-import functools
-import types
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from flax import linen as nn
-
-from vit_jax import trees
 from vit_jax.convert import sizes
+from vit_jax.convert.parameters import parameter_shapes
 from vit_jax.convert.shapes import Fields, Pair, Shapes
 from vit_jax.errors import UserError
 from vit_jax.models import FAMILIES, build_model, catalog, presets
@@ -102,17 +96,6 @@ def identify(
     shape = (*size, sizes.channels(family, shapes))
     _check(shapes, model, shape)
     return model, shape
-
-
-@functools.lru_cache(maxsize=8)
-def parameter_shapes(
-    model: nn.Module, image_shape: tuple[int, int, int]
-) -> Mapping[str, tuple[int, ...]]:
-    """Returns the shape of each parameter by name, without computing any."""
-    image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-    variables = jax.eval_shape(model.init, jax.random.key(0), image)
-    params = trees.flatten(variables["params"])
-    return types.MappingProxyType({name: leaf.shape for name, leaf in params.items()})
 
 
 def check_family(preset: str, family: str) -> None:

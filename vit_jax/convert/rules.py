@@ -115,7 +115,7 @@ def _apply(
             values = change(group, count)
             for template, value in zip(targets, values, strict=True):
                 # safetensors and others refuse arrays that are views.
-                result[fill(template, numbers)] = np.ascontiguousarray(value)
+                result[fill(template, numbers)] = np.asarray(value, order="C")
     _refuse_unexplained(rules, arrays, explained, what, forward)
     return result
 
@@ -123,10 +123,11 @@ def _apply(
 def fill(template: str, numbers: Mapping[str, int]) -> str:
     """Puts numbers into a template: `fill("a{i-1}", {"i": 2})` is "a1"."""
 
-    def number(match: re.Match[str]) -> str:
-        return f"{numbers[match[1]] + int(match[2] or 0):{match[3] or ''}}"
-
-    return _PLACE.sub(number, template)
+    # No nested function: with checked annotations one would be checked at every call.
+    return _PLACE.sub(
+        lambda match: f"{numbers[match[1]] + int(match[2] or 0):{match[3] or ''}}",
+        template,
+    )
 
 
 _PLACE = re.compile(r"\{(\w)([+-]\d)?(?::(02))?\}")

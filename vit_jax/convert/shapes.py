@@ -13,15 +13,21 @@ Fields = dict[str, Any]
 Pair = tuple[int, int]
 
 
-def shape(shapes: Shapes, name: str) -> Shape:
-    """Returns the shape of an array that must be there.
+def shape(shapes: Shapes, name: str, axes: int) -> Shape:
+    """Returns the shape of an array that must be there and have so many axes.
 
     Raises:
-      UserError: It is not.
+      UserError: It is not there, or has another number of axes.
     """
     if name not in shapes:
         raise UserError(f"there is no array {name!r}: the checkpoint is incomplete")
-    return shapes[name]
+    found = shapes[name]
+    if len(found) != axes:
+        raise UserError(
+            f"{name} has the shape {found}, but {axes} axes are expected; this is "
+            "another kind of model"
+        )
+    return found
 
 
 def count_names(shapes: Shapes, template: str, first: int = 0) -> int:

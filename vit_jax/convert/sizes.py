@@ -78,15 +78,15 @@ def describe(
 def channels(family: str, shapes: Shapes) -> int:
     """Returns the number of channels of the images."""
     first = {"swin-v2": SIGNS["swin"], "mixer": "stem/kernel"}.get(family)
-    return shape(shapes, first or SIGNS[family])[2]
+    return shape(shapes, first or SIGNS[family], 4)[2]
 
 
 def _vit(
     shapes: Shapes, known: Mapping[str, Any], size: Pair | None
 ) -> tuple[Fields, Pair | None]:
-    patch = shape(shapes, "embedding/kernel")[:2]
+    patch = shape(shapes, "embedding/kernel", 4)[:2]
     fields, size = _encoder(shapes, known, (patch[0], patch[1]), size)
-    wide = shape(shapes, f"{BLOCK}/MlpBlock_0/Dense_0/kernel")[1]
+    wide = shape(shapes, f"{BLOCK}/MlpBlock_0/Dense_0/kernel", 2)[1]
     scaled = f"{BLOCK}/LayerScale_0/scale" in shapes
     fields |= {
         "patch_size": one_or_pair(patch),
@@ -108,11 +108,11 @@ def _hybrid(
     shapes: Shapes, known: Mapping[str, Any], size: Pair | None
 ) -> tuple[Fields, Pair | None]:
     stages = _stages(shapes, "unit{}/conv1/kernel")
-    patch = shape(shapes, "embedding/kernel")[:2]
+    patch = shape(shapes, "embedding/kernel", 4)[:2]
     maps = 4 * 2 ** max(len(stages) - 1, 0)
     stride = (maps * patch[0], maps * patch[1])
     fields, size = _encoder(shapes, known, stride, size)
-    width = shape(shapes, "conv_root/kernel")[-1]
+    width = shape(shapes, "conv_root/kernel", 4)[-1]
     fields |= {
         "stages": stages,
         "patch_size": one_or_pair(patch),
@@ -124,7 +124,7 @@ def _hybrid(
 def _encoder(
     shapes: Shapes, known: Mapping[str, Any], stride: Pair, size: Pair | None
 ) -> tuple[Fields, Pair | None]:
-    width, heads, _ = shape(shapes, f"{ATTENTION}/query/kernel")
+    width, heads, _ = shape(shapes, f"{ATTENTION}/query/kernel", 3)
     pool = known.get("pool")
     seen = shapes.get("pre_logits/kernel") or shapes.get("head/kernel")
     if "MAPHead_0/probe" in shapes:
@@ -139,7 +139,7 @@ def _encoder(
         "width": width,
         "depth": count_names(shapes, "Transformer/encoderblock_{}/LayerNorm_0/scale"),
         "num_heads": heads,
-        "mlp_dim": shape(shapes, f"{BLOCK}/MlpBlock_0/Dense_1/kernel")[0],
+        "mlp_dim": shape(shapes, f"{BLOCK}/MlpBlock_0/Dense_1/kernel", 2)[0],
         "pool": pool,
         "representation_size": shapes.get("pre_logits/bias", (None,))[0],
     }
@@ -154,13 +154,15 @@ def _positions(
 ) -> tuple[Fields, Pair | None]:
     """Returns kind of positions and their grid, if there is an array of them."""
     grid = None if size is None else (size[0] // stride[0], size[1] // stride[1])
-    if table := shapes.get(f"{TABLE}/pos_embedding"):
+    if f"{TABLE}/pos_embedding" in shapes:
+        table = shape(shapes, f"{TABLE}/pos_embedding", 3)
         prefix = sum(name in shapes for name in ("cls", "dist"))
         first, grid = class_rows(table[1], prefix, grid)
         rows = bool(first) if prefix else known.get("class_position", True)
         return {"positions": "learned", "class_position": rows}, grid
-    if table := shapes.get(f"{TABLE}/row_embedding"):
-        columns = shape(shapes, f"{TABLE}/column_embedding")[1]
+    if f"{TABLE}/row_embedding" in shapes:
+        table = shape(shapes, f"{TABLE}/row_embedding", 3)
+        columns = shape(shapes, f"{TABLE}/column_embedding", 3)[1]
         return {"positions": "learned2d"}, (table[1], columns)
     if offsets := shapes.get(f"{ATTENTION}/relative/embedding"):
         _, grid = class_rows((offsets[0] + 1) // 2, 0, grid)
@@ -214,7 +216,7 @@ def _bit(
     shapes: Shapes, known: Mapping[str, Any], size: Pair | None
 ) -> tuple[Fields, Pair | None]:
     del known
-    width = shape(shapes, "root_block/conv_root/kernel")[-1]
+    width = shape(shapes, "root_block/conv_root/kernel", 4)[-1]
     stages = _stages(shapes, "unit{:02d}/conv1/kernel")
     return {"stages": stages, "width_factor": width // 64}, size
 
@@ -223,16 +225,16 @@ def _mixer(
     shapes: Shapes, known: Mapping[str, Any], size: Pair | None
 ) -> tuple[Fields, Pair | None]:
     del known
-    patch = shape(shapes, "stem/kernel")[:2]
-    tokens, token_mlp_dim = shape(shapes, "MixerBlock_0/token_mixing/Dense_0/kernel")
+    patch = shape(shapes, "stem/kernel", 4)[:2]
+    tokens, token_mlp_dim = shape(shapes, "MixerBlock_0/token_mixing/Dense_0/kernel", 2)
     grid = None if size is None else (size[0] // patch[0], size[1] // patch[1])
     _, grid = class_rows(tokens, 0, grid)
     fields = {
         "patch_size": one_or_pair(patch),
-        "width": shape(shapes, "stem/bias")[0],
+        "width": shape(shapes, "stem/bias", 1)[0],
         "depth": count_names(shapes, "MixerBlock_{}/LayerNorm_0/scale"),
         "token_mlp_dim": token_mlp_dim,
-        "mlp_dim": shape(shapes, "MixerBlock_0/channel_mixing/Dense_0/bias")[0],
+        "mlp_dim": shape(shapes, "MixerBlock_0/channel_mixing/Dense_0/bias", 1)[0],
     }
     return fields, (grid[0] * patch[0], grid[1] * patch[1])
 

@@ -34,7 +34,10 @@ def swin(
     fields["relative_positions"] = f"{SWIN_BLOCK}/attn/{TABLE}" in shapes
     fields["absolute_positions"] = "absolute_pos_embed" in shapes
     if fields["absolute_positions"]:
-        grid, patch = shapes["absolute_pos_embed"][1:3], pair(fields["patch_size"])
+        grid, patch = (
+            shape(shapes, "absolute_pos_embed", 4)[1:3],
+            pair(fields["patch_size"]),
+        )
         known = {**known, "resolution": (grid[0] * patch[0], grid[1] * patch[1])}
     offsets = [
         shapes.get(f"layers_{i}/blocks_0/attn/{TABLE}", (None,))[0]
@@ -62,13 +65,13 @@ def swin_v2(
 
 
 def _stages(shapes: Shapes) -> Fields:
-    patch = shape(shapes, "patch_embed/proj/kernel")
+    patch = shape(shapes, "patch_embed/proj/kernel", 4)
     depths, heads = [], []
     while depth := count_names(shapes, f"layers_{len(depths)}/blocks_{{}}/norm1/scale"):
-        qkv = shape(shapes, f"layers_{len(depths)}/blocks_0/attn/qkv/kernel")
+        qkv = shape(shapes, f"layers_{len(depths)}/blocks_0/attn/qkv/kernel", 4)
         depths.append(depth)
         heads.append(qkv[2])
-    width, hidden = shape(shapes, f"{SWIN_BLOCK}/mlp/fc1/kernel")
+    width, hidden = shape(shapes, f"{SWIN_BLOCK}/mlp/fc1/kernel", 2)
     return {
         "width": patch[-1],
         "depths": tuple(depths),

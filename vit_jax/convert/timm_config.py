@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from vit_jax.convert.shapes import Pair
-from vit_jax.convert.timm_names import ARCHITECTURES
+from vit_jax.convert.timm_architectures import ARCHITECTURES
 from vit_jax.errors import UserError
-from vit_jax.models import presets
 from vit_jax.models.layers.patches import pair
 
 _POOLS = {"token": "cls", "avg": "mean", "map": "map", "": "none"}
@@ -30,8 +29,6 @@ _PRESETS = {
     "swin": "timm-swin-v1",
     "swin-v2": "timm-swin-v2",
 }
-_HALF = (0.5, 0.5, 0.5)
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +54,9 @@ def parse(config: Mapping[str, Any] | None, metadata: Mapping[str, str] | None) 
     Raises:
       UserError: A pooling that we do not have.
     """
-    found = dict(config or {})
+    found, metadata = dict(config or {}), metadata or {}
     for key in ("architecture", "model_args"):
-        if key not in found and key in (metadata or {}):
+        if key not in found and key in metadata:
             text = metadata[key]
             found[key] = json.loads(text) if key == "model_args" else text
     images = found.get("pretrained_cfg", found)
@@ -80,9 +77,10 @@ def parse(config: Mapping[str, Any] | None, metadata: Mapping[str, str] | None) 
     if pool is not None:
         fields["pool"] = pool
     fields |= _arguments(arguments)
-    return Told(
-        fields, [pair(size) for size in sizes if size], images, _class_names(found)
-    )
+    pairs = [
+        pair(size if isinstance(size, int) else tuple(size)) for size in sizes if size
+    ]
+    return Told(fields, pairs, images, _class_names(found))
 
 
 def _arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +167,7 @@ def numerics(
     """Chooses the preset, and the activation where it is not that of the preset.
 
     timm computes SigLIP with erf, which was trained with tanh, except in sizes that
-    came with SigLIP 2 (Section 2 of numerics is in `presets.py`).
+    came with SigLIP 2.
 
     Args:
       table: Of `timm_tables.TIMM`.
@@ -210,49 +208,3 @@ def _siglip_gelu(
         if each.fields.get("pool") == "map" and own == (patch, width, side):
             return each.fields["gelu"]
     return "erf"
-
-
-def preprocessing(
-    told: Told, preset: str, image_shape: tuple[int, int, int], imagenet: bool
-) -> str:
-    """Returns the op string of `pretrained_cfg`, or else that of the preset.
-
-    Args:
-      told: With `pretrained_cfg`, or without.
-      preset: Key of `presets.PRESETS`.
-      image_shape: Of the model.
-      imagenet: Whether the weights are of a recipe that has ImageNet's statistics.
-    """
-    images, (height, width) = told.images, image_shape[:2]
-    if "mean" not in images and height == width:
-        found = presets.find(preset)
-        if width >= 384:  # timm's models of that size see the whole image
-            found = dataclasses.replace(found, crop_fraction=1.0)
-        ops = found.evaluation_ops(width)
-        return ops.replace("value_range(-1, 1)", _IMAGENET_OP) if imagenet else ops
-    method = images.get("interpolation", "bicubic")
-    method = method if method in ("bilinear", "bicubic") else "bicubic"
-    how = f'method="{method}", antialias=True'
-    crop = float(images.get("crop_pct") or 1.0)
-    larger = math.floor(height / crop), math.floor(width / crop)
-    if height != width or images.get("crop_mode") == "squash":
-        resize = f"resize(({larger[0]}, {larger[1]}), {how})"
-    else:
-        resize = f"resize_small({larger[0]}, {how})"
-    size = f"{height}" if height == width else f"({height}, {width})"
-    statistics = _statistics(images, imagenet)
-    return f"decode|{resize}|central_crop({size})|{statistics}"
-
-
-_IMAGENET_OP = 'normalize("imagenet")'
-
-
-def _statistics(images: Mapping[str, Any], imagenet: bool) -> str:
-    usual = _IMAGENET if imagenet else (_HALF, _HALF)
-    mean = tuple(images.get("mean", usual[0]))
-    std = tuple(images.get("std", usual[1]))
-    if (mean, std) == (_HALF, _HALF):
-        return "value_range(-1, 1)"
-    if (mean, std) == _IMAGENET:
-        return _IMAGENET_OP
-    return f"normalize({mean}, {std})"

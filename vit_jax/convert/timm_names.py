@@ -1,33 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Architectures of timm as rows of our catalogue, and the call that opens a file there.
-
-timm's files hold neither the architecture nor the form of the activation: the call
-`timm.create_model(...)` does, so the converter prints it.
-"""
+"""The call that makes timm's model of given weights: a name and what differs."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax.checkpoints.checkpoint import Checkpoint
+from vit_jax.convert.timm_architectures import (
+    ARCHITECTURES,
+    PLAIN_VIT,
+    Architecture,
+)
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog
 
-# What timm gives a ViT that is not asked for anything.
-_PLAIN: Mapping[str, Any] = {
-    "pool": "cls",
-    "pool_norm": "before",
-    "class_token": None,
-    "class_position": True,
-    "distillation": False,
-    "num_registers": 0,
-    "layer_scale": None,
-    "qk_norm": False,
-    "mlp": "mlp",
-    "positions": "learned",
-    "gelu": "erf",
-}
 # Fields that no argument of timm changes, by family: they choose the architecture.
 _FIXED: Mapping[str, tuple[str, ...]] = {
     "vit": ("distillation", "mlp", "positions"),
@@ -48,23 +34,6 @@ class Code(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-    """A name of timm.
-
-    Attributes:
-      name: For `timm.create_model`.
-      family: Key of `vit_jax.models.FAMILIES`.
-      side: Of the images, in pixels.
-      fields: Of our model.
-    """
-
-    name: str
-    family: str
-    side: int
-    fields: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +146,7 @@ def _arguments(
 def _vit_arguments(
     each: Architecture, fields: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    own, other = ({**_PLAIN, **x} for x in (fields, each.fields))
+    own, other = ({**PLAIN_VIT, **x} for x in (fields, each.fields))
     if any(own[key] != other[key] for key in ("width", "mlp_dim")):
         yield "mlp_ratio", mlp_ratio(own["width"], own["mlp_dim"], own["mlp"])
     if own["pool"] != other["pool"]:
@@ -254,139 +223,3 @@ def _bit_class(
 
 
 _CLASSES = {"mixer": _mixer_class, "bit": _bit_class}
-
-
-def _architectures() -> Iterator[Architecture]:
-    make = functools.partial(_architecture, side=224)
-    vits = ("tiny", "Ti"), ("small", "S"), ("base", "B"), ("large", "L")
-    for name, size in vits:
-        for patch, side in ((16, 224), (16, 384), (32, 224), (32, 384)):
-            if (name, patch) != ("tiny", 32):
-                row = f"ViT-{size}/{patch}"
-                yield make(f"vit_{name}_patch{patch}_{side}", row, side=side)
-    for name, row in (
-        ("small_patch8", "ViT-S/8"),
-        ("base_patch8", "ViT-B/8"),
-        ("large_patch14", "ViT-L/14"),
-        ("huge_patch14", "ViT-H/14"),
-        ("giant_patch14", "ViT-g/14"),
-        ("gigantic_patch14", "ViT-G/14"),
-    ):
-        yield make(f"vit_{name}_224", row)
-    for name, size in vits[:3]:
-        yield make(
-            f"deit_{name}_distilled_patch16_224", f"ViT-{size}/16", distillation=True
-        )
-    yield make(
-        "deit_base_distilled_patch16_384", "ViT-B/16", side=384, distillation=True
-    )
-    for name, row, side in (
-        ("small_patch16", "ViT-S/16", 224),
-        ("small_patch16", "ViT-S/16", 384),
-        ("medium_patch16", "ViT-M/16", 224),
-        ("base_patch16", "ViT-B/16", 224),
-        ("base_patch16", "ViT-B/16", 384),
-        ("large_patch16", "ViT-L/16", 224),
-        ("large_patch16", "ViT-L/16", 384),
-        ("huge_patch14", "ViT-H/14", 224),
-    ):
-        yield make(
-            f"deit3_{name}_{side}",
-            row,
-            side=side,
-            layer_scale=1e-6,
-            class_position=False,
-        )
-    yield from _later_vits()
-    for name, row in (
-        ("vit_tiny_r_s16_p8", "R+ViT-Ti/16"),
-        ("vit_small_r26_s32", "R26+ViT-S/32"),
-        ("vit_base_r50_s16", "R50+ViT-B/16"),
-        ("vit_large_r50_s32", "R50+ViT-L/32"),
-    ):
-        for side in (224, 384):
-            yield make(f"{name}_{side}", row, side=side)
-    yield make("vit_base_r26_s32_224", "R26+ViT-B/32")
-    for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4"):
-        yield make(f"resnetv2_{size}_bit", f"BiT-R{size}")
-    for size in ("s16", "s32", "b16", "b32", "l16", "l32"):
-        yield make(f"mixer_{size}_224", f"Mixer-{size[0].upper()}/{size[1:]}")
-    yield from _swins()
-
-
-def _later_vits() -> Iterator[Architecture]:
-    scaled = {"side": 518, "layer_scale": 1e-5}
-    giant = {"mlp": "swiglu", "mlp_dim": 4096, "num_heads": 24}
-    for name, size, more in (
-        ("small", "S", {}),
-        ("base", "B", {}),
-        ("large", "L", {}),
-        ("giant", "g-opt", giant),
-    ):
-        row, stem = f"ViT-{size}/14", f"vit_{name}_patch14"
-        yield _architecture(f"{stem}_dinov2", row, **scaled, **more)
-        yield _architecture(
-            f"{stem}_reg4_dinov2",
-            row,
-            **scaled,
-            **more,
-            num_registers=4,
-            class_position=False,
-        )
-    for name, size in (("small", "S"), ("base", "B"), ("large", "L")):
-        yield _architecture(
-            f"vit_{name}_patch16_rope_224",
-            f"ViT-{size}/16",
-            224,
-            positions="rotary2d",
-            layer_scale=1e-5,
-        )
-    for name, row, sides in (
-        ("base_patch16", "ViT-B/16", (224, 256, 384, 512)),
-        ("large_patch16", "ViT-L/16", (256, 384, 512)),
-        ("so400m_patch14", "ViT-So400m/14", (224, 378, 384)),
-        ("base_patch32", "ViT-B/32", (256,)),
-        ("so400m_patch16", "ViT-So400m/16", (256, 384, 512)),
-        ("giantopt_patch16", "ViT-g-opt/16", (256, 384)),
-    ):
-        # Sizes that only SigLIP 2 has run with the activation that it was trained with.
-        second = name in ("base_patch32", "so400m_patch16", "giantopt_patch16")
-        for side in sides:
-            tanh = second or (name, side) == ("large_patch16", 512)
-            yield _architecture(
-                f"vit_{name}_siglip_{side}",
-                row,
-                side,
-                pool="map",
-                gelu="tanh" if tanh else "erf",
-            )
-
-
-def _swins() -> Iterator[Architecture]:
-    names = {"T": "tiny", "S": "small", "B": "base", "L": "large"}
-    for row in catalog.VARIANTS:
-        version, size, *rest = [*row.name.split("-"), ""]
-        if version not in ("Swin", "SwinV2") or size not in names or "c24" in rest:
-            continue
-        stem = {"Swin": f"swin_{names[size]}_patch4", "SwinV2": f"swinv2_{names[size]}"}
-        window, side = f"{row.fields['window_size']}", f"{row.resolution}"
-        if "pretrained_window_size" in row.fields:
-            window, side = f"12to{window}", f"192to{side}"
-        name = f"{stem[version]}_window{window}_{side}"
-        yield _architecture(name, row.name, row.resolution)
-
-
-def _architecture(name: str, row: str, side: int, **fields: Any) -> Architecture:
-    variant = catalog.find(row)
-    base = _PLAIN if variant.family == "vit" else {}
-    if variant.family in ("hybrid", "bit"):
-        base = {"width_factor": 1}
-    if variant.family in ("swin", "swin-v2"):
-        base = {"patch_size": 4, "mlp_ratio": 4}
-    merged = {**base, **variant.fields, **fields}
-    return Architecture(name, variant.family, side, merged)
-
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    each.name: each for each in _architectures()
-}

@@ -8,7 +8,7 @@ collection that a split string selects; the pipelines and evaluators see only th
 
 import dataclasses
 import functools
-from collections.abc import Collection as Names, Mapping, Sequence
+from collections.abc import Callable, Collection as Names, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -52,12 +52,15 @@ class Collection:
       labels: Their labels, in the same rows.
       splits: First row and end of each split by its name.
       class_names: Name of each class id, None where classes have no names.
+      label_places: Gives file and line of the labels of rows, for messages; None where
+        an image's name says it.
     """
 
     records: Records
     labels: Labels
     splits: Mapping[str, tuple[int, int]]
     class_names: tuple[str, ...] | None = None
+    label_places: Callable[[Rows], list[str]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +187,11 @@ class Source:
     def names(self, rows: Rows) -> list[str]:
         """Returns the name of each row, such as the path of its file."""
         return self._collection.records.names(self.locate(rows))
+
+    def label_places(self, rows: Rows) -> list[str]:
+        """Returns where the label of each row is written, such as `FILE:LINE`."""
+        places = self._collection.label_places or self._collection.records.names
+        return places(self.locate(rows))
 
     @property
     def records(self) -> Records:

@@ -78,11 +78,13 @@ def open_with_holdout(
         name = find_split(asked, list(splits_made))
         if name is not None:
             splits_made[asked] = splits_made[name]
+    places = whole.label_places
     return Collection(
         _Reordered(whole.records, order),
         _reordered_labels(whole.labels, order),
         splits_made,
         whole.class_names,
+        None if places is None else lambda rows: places(order[rows]),
     )
 
 

@@ -84,7 +84,8 @@ def join_sources(sources: Mapping[str, Source], mixture: Mixture) -> Source:
     records = JoinedRecords(sources)
     class_names = _unite_names(sources)
     labels = _join_labels(sources, class_names)
-    collection = Collection(records, labels, {}, class_names)
+    places = records.label_places
+    collection = Collection(records, labels, {}, class_names, places)
     description = "mixture of " + " and ".join(s.description for s in sources.values())
     return Source(collection, [(0, len(labels))], description, mixture)
 
@@ -115,6 +116,10 @@ class JoinedRecords:
     def names(self, rows: Rows) -> list[str]:
         """Returns the name of each row."""
         return self._gather(rows, lambda source, own: source.names(own))
+
+    def label_places(self, rows: Rows) -> list[str]:
+        """Returns where the label of each row is written."""
+        return self._gather(rows, lambda source, own: source.label_places(own))
 
     def _gather(self, rows: Rows, ask: Any) -> list[Any]:
         owners = np.searchsorted(self._ends, rows, side="right")

@@ -58,7 +58,9 @@ FORMS = {
         "tfrecord:GLOB@image=FEATURE;label=FEATURE",
     ),
     "tfds": Form(
-        sources_tfds.open_tfds, ("image", "label"), "tfds:NAME or tfds:NAME:VERSION"
+        sources_tfds.open_tfds,
+        ("image", "label", "task"),
+        "tfds:NAME or tfds:NAME:VERSION",
     ),
     "zip": Form(sources_folders.open_zip, _LISTED, "zip:FILE"),
     "synthetic": Form(
@@ -141,7 +143,9 @@ def _relabel(collection: Collection, labels: str) -> Collection:
     class_names = collection.class_names or wnids("imagenet1k")
     offsets, ids = real_ids(names, class_names)
     several = MultiHot(offsets, ids, len(class_names))
-    return dataclasses.replace(collection, labels=several, class_names=class_names)
+    return dataclasses.replace(
+        collection, labels=several, class_names=class_names, label_places=None
+    )
 
 
 def parse_dataset(dataset: str) -> tuple[str, str, dict[str, str]]:
@@ -247,16 +251,23 @@ def _check_labels(source: Source, num_classes: int) -> None:
     labels = source.labels
     if isinstance(labels, MultiHot):
         if labels.num_classes > num_classes:
+            wrong = np.flatnonzero(labels.ids >= num_classes)[:1]
+            row = np.searchsorted(labels.offsets, wrong, side="right") - 1
+            first = "".join(
+                f", as {labels.ids[place]} of {name}"
+                for place, name in zip(wrong, source.label_places(row), strict=True)
+            )
             raise UserError(
-                f"{source.description} has {labels.num_classes} classes, the model "
-                f"num_classes={num_classes}; set num_classes={labels.num_classes}"
+                f"{source.description} has {labels.num_classes} classes{first}, the "
+                f"model num_classes={num_classes}; set num_classes="
+                f"{labels.num_classes}"
             )
         return
     if not np.issubdtype(labels.dtype, np.integer):
         return
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if wrong.size:
-        (name,) = source.names(wrong[:1])
+        (name,) = source.label_places(wrong[:1])
         raise UserError(
             f"{wrong.size} labels of {source.description} lie outside the model's "
             f"{num_classes} classes, first {labels[wrong[0]]} of {name}; set "

@@ -11,12 +11,12 @@ The classes are those of the data set itself, which need not be that of the trai
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
-from jaxtyping import Int
 
 from vit_jax.data.feed import EvalFeed
 from vit_jax.evaluators import support as support_lib
@@ -107,14 +107,13 @@ def mean_and_interval(rates: Sequence[float]) -> tuple[float, float | None]:
 
     The interval is None for a single number.
     """
-    n = len(rates)
+    n, mean = len(rates), statistics.fmean(rates)
     if n < 2:
-        return float(np.mean(rates)), None
+        return mean, None
     from scipy.special import stdtrit
 
-    deviation = float(np.std(rates, ddof=1))
-    half = float(stdtrit(n - 1, 0.975)) * deviation / math.sqrt(n)
-    return float(np.mean(rates)), half
+    t = float(stdtrit(n - 1, 0.975))
+    return mean, t * statistics.stdev(rates) / math.sqrt(n)
 
 
 class Evaluator:
@@ -192,8 +191,8 @@ class Evaluator:
         return gather(per_example, params, feed.batches(), len(feed.source))["features"]
 
 
-Samples = tuple[np.ndarray, Int[np.ndarray, " n"]]
-"""Features (n, d) with the classes of each."""
+Samples = tuple[np.ndarray, np.ndarray]
+"""Features (n, d) with the class of each (n,)."""
 
 
 def compare(

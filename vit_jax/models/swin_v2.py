@@ -22,7 +22,7 @@ from vit_jax.models.layers.hierarchy import (
     PatchMerging,
     Stage,
 )
-from vit_jax.models.layers.mlp import Gelu, Mlp
+from vit_jax.models.layers.mlp import Activation, Gelu, Mlp, activate
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.patches import Size, check_image, pair
 from vit_jax.models.layers.pyramid import Pyramid, check_heads
@@ -123,11 +123,14 @@ class SwinV2(nn.Module):
       order, of the map after the shift if the block has one; with "sliding" windows,
       rows of the map.
     - `encoded` (b, h, w, 8d): the last map after the last layer norm.
-    - `pre_logits` (b, 8d): its mean.
+    - `pre_logits` (b, 8d): its mean, or what `representation_size` makes of it.
     - `logits` (b, k), float32.
 
     Attributes:
       num_classes: Number of logits; 0 gives `pre_logits` as logits.
+      representation_size: Width of a dense layer before the head; None has none.
+      representation_activation: What follows that layer.
+      head_bias: First value of the head's bias.
       width: Width of the tokens in the first stage; each stage doubles it.
       depths: Number of blocks of each stage.
       num_heads: Heads of each stage.
@@ -169,6 +172,9 @@ class SwinV2(nn.Module):
     window_kind: WindowKind = "shifted"
     extra_norm_every: int | None = None
     pad: bool = False
+    representation_size: int | None = None
+    representation_activation: Activation = "tanh"
+    head_bias: float = 0.0
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     drop_path_rate: float = 0.0
@@ -249,7 +255,11 @@ class SwinV2(nn.Module):
             out[f"stage{i}/output"] = x
 
         out["encoded"] = x = LayerNorm(self.norm_eps, name="norm", **dtypes)(x)
-        out["pre_logits"] = x = jnp.mean(x, axis=(1, 2))
+        x = jnp.mean(x, axis=(1, 2))
+        if self.representation_size is not None:
+            x = nn.Dense(self.representation_size, name="pre_logits", **dtypes)(x)
+            x = activate(x, self.representation_activation, self.gelu)
+        out["pre_logits"] = x
         out["logits"] = logits = self._head(x)
         return logits, out
 
@@ -273,5 +283,6 @@ class SwinV2(nn.Module):
             kernel_init=KERNEL_INIT,
             dtype=jnp.float32,
             param_dtype=self.param_dtype,
+            bias_init=nn.initializers.constant(self.head_bias),
             name="head",
         )(x)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Num
 from vit_jax.errors import UserError
 from vit_jax.models.layers.block import MlpKind, Outputs
 from vit_jax.models.layers.encoder import Encoder, Remat
-from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.layers.mlp import Activation, Gelu, activate
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
 from vit_jax.models.layers.pooling import MapHead, ViTPool
@@ -75,6 +75,7 @@ class ViT(nn.Module):
       position_stddev: Of the first values of the table; None is 1 / sqrt(width).
       representation_size: Width of a dense layer with tanh before the head, as in the
         paper's pre-training; None leaves it out, as in fine-tuning.
+      representation_activation: "gelu" instead of the tanh.
       dropout_rate: After every dense layer of the encoder except those of query, key
         and value, and after adding positions. Stream `dropout`.
       attention_dropout_rate: Of the attention probabilities. The paper has none.
@@ -112,6 +113,7 @@ class ViT(nn.Module):
     class_position: bool = True
     position_stddev: float | None = 0.02
     representation_size: int | None = None
+    representation_activation: Activation = "tanh"
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     drop_path_rate: float = 0.0
@@ -183,7 +185,7 @@ class ViT(nn.Module):
             x = LayerNorm(self.norm_eps, name="pool_norm", **dtypes)(x)
         if self.representation_size is not None:
             x = nn.Dense(self.representation_size, name="pre_logits", **dtypes)(x)
-            x = jnp.tanh(x)
+            x = activate(x, self.representation_activation, self.gelu)
         out["pre_logits"] = jnp.mean(x, axis=1) if self.distillation else x
 
         if not self.num_classes:

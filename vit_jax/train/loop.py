@@ -154,7 +154,7 @@ def train(run: Run, should_stop: Callable[[], bool]) -> tuple[TrainState, bool]:
             if over and not last:
                 rest = {k: v for k, v in run.evaluations.items() if k not in due}
                 _evaluate(run, state, step, rest)
-            if (best or over) and not saves:
+            if (best or over) and not (logs or saves):
                 window.close(step, run)
             if saves or best or over:
                 run.checkpoints.save(step, state)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.labels import MultiHot
+from vit_jax.data.mixtures import open_mixture
 from vit_jax.data.sources import check_source, open_source
 from vit_jax.errors import UserError
 
@@ -246,3 +247,42 @@ def test_unreadable_pictures_are_named(folder):
     name = write(folder, "csv", COLUMNS[:2], ("img/0.jpg", 0), ("img/1.jpg", 1))
     with pytest.raises(UserError, match=r"img/0\.jpg: not a picture"):
         check_source(open_source(name, "train"))
+
+
+@BOTH
+def test_a_label_without_a_class_in_the_model_is_told_with_its_line(folder, form):
+    name = write(
+        folder, form, COLUMNS,
+        ("img/0.jpg", 0, "train"),
+        ("img/1.jpg", 4, "test"),
+        ("img/2.jpg", 1, "train"),
+        ("img/3.jpg", 5, "train"),
+    )  # fmt: skip
+    header = form == "csv"
+    place = rf"first 5 of \S*list\.{form}:{4 + header}; set num_classes to at least 6"
+    source = open_source(name, "train")
+    with pytest.raises(UserError, match=place):
+        check_source(source, num_classes=5, decode=False)
+    with pytest.raises(UserError, match=place):
+        check_source(source[1:], num_classes=5, decode=False)
+    parts = {
+        part: {"dataset": name, "split": split, "weight": 1}
+        for part, split in (("a", "test"), ("b", "train"))
+    }
+    with pytest.raises(UserError, match=place):
+        check_source(open_mixture(parts), num_classes=5, decode=False)
+
+
+@BOTH
+def test_several_labels_without_a_class_are_told_with_their_line(folder, form):
+    name = write(
+        folder, form, ["image", "labels"],
+        ("img/0.jpg", "0 1"),
+        ("img/1.jpg", ""),
+        ("img/2.jpg", "1 7 0"),
+        ("img/3.jpg", "9"),
+    )  # fmt: skip
+    line = 3 + (form == "csv")
+    place = rf"has 10 classes, as 7 of \S*list\.{form}:{line}, the model num_classes=7"
+    with pytest.raises(UserError, match=place):
+        check_source(open_source(name, "train"), num_classes=7, decode=False)

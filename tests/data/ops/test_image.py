@@ -147,6 +147,8 @@ def test_resizing_agrees_with_numpy_within_one_level(ops: str):
         "value_range(0, 1, 10, 200, clip=True)",
         "normalize",
         "normalize((0.5, 0.5, 0.5), (0.5, 0.25, 0.5))",
+        "multiply(1.3)",
+        "value_range(0, 1)|multiply(2)",
         "central_crop(24)",
         "central_crop((21, 10))",
         "pad(3)",
@@ -202,6 +204,17 @@ def test_white_and_black_come_out_as_the_checkpoints_expect():
     np.testing.assert_allclose(
         run(black, "normalize")[0, 0], (-2.118, -2.036, -1.804), atol=5e-4
     )
+
+
+def test_multiply_shows_pictures_of_0_and_1_in_black_and_white():
+    levels = np.array([0, 1], np.uint8)[:, None, None]
+    white = run(levels, "multiply(255)")
+    assert white.dtype == np.uint8
+    assert white[:, 0, 0].tolist() == [0, 255]
+    # 0.6 * 1 is nearer to 1; 255 is the highest level; floats are not levels.
+    assert run(levels, "multiply(0.6)")[:, 0, 0].tolist() == [0, 1]
+    assert run(levels, "multiply(300)")[:, 0, 0].tolist() == [0, 255]
+    assert run(levels.astype(np.float32), "multiply(300)")[1, 0, 0] == 300
 
 
 def test_value_range_may_clip():

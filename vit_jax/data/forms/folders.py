@@ -4,11 +4,11 @@
 The rules that the two share, such as what counts as an image, are in `folder_layout`.
 """
 
+import io
 import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
-from typing import IO
 
 import numpy as np
 from etils import epath
@@ -150,7 +150,7 @@ def _sort_entries(
 
 
 def _member_table(
-    path: str, ids: Texts, members: Sequence[zipfile.ZipInfo], file: IO[bytes]
+    path: str, ids: Texts, members: Sequence[zipfile.ZipInfo], file: io.BufferedReader
 ) -> Table:
     """Finds the byte range of each member: its data follow a header of its own."""
     offset = np.zeros(len(members), np.int64)

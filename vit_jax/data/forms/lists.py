@@ -27,7 +27,7 @@ from vit_jax.data.class_texts import (
     train_names,
     unknown_label,
 )
-from vit_jax.data.examples import Collection, Request
+from vit_jax.data.examples import Collection, Request, Rows
 from vit_jax.data.forms.list_lines import (
     COLUMNS,
     Columns,
@@ -80,7 +80,13 @@ def _open_list(request: Request, read: Callable[[str], Lines]) -> Collection:
         _check_images(columns, rows, root)
     labels, class_names = _labels(columns, rows, request)
     paths = Texts(columns.images[row] for row in rows.tolist())
-    return Collection(Table(root=root, paths=paths), labels, splits, class_names)
+    lines = np.array(columns.lines, np.int32)[rows]
+
+    def label_places(rows: Rows) -> list[str]:
+        return [f"{path}:{line}" for line in lines[rows].tolist()]
+
+    table = Table(root=root, paths=paths)
+    return Collection(table, labels, splits, class_names, label_places)
 
 
 def _check_splits_apart(columns: Columns) -> None:

@@ -146,6 +146,23 @@ def value_range(
 
 
 @OPS.register()
+def multiply(factor: float) -> Op:
+    """Multiplies levels: `multiply(255)` shows pictures of 0 and 1, as dSprites has.
+
+    Args:
+      factor: What with. uint8 stays uint8, rounded and clipped to 0...255.
+    """
+
+    def run(image: tf.Tensor) -> tf.Tensor:
+        levels = tf.cast(image, tf.float32) * factor
+        if image.dtype != tf.uint8:
+            return levels
+        return tf.cast(tf.clip_by_value(tf.round(levels), 0, 255), tf.uint8)
+
+    return on_image(run)
+
+
+@OPS.register()
 def normalize(
     mean: str | Sequence[float] = "imagenet", std: str | Sequence[float] | None = None
 ) -> Op:

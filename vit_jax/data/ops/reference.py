@@ -107,6 +107,19 @@ def value_range(
 
 
 @NUMPY_OPS.register()
+def multiply(factor: float):
+    """See `image.multiply`."""
+
+    def run(image: np.ndarray) -> np.ndarray:
+        levels = image.astype(np.float32) * np.float32(factor)
+        if image.dtype != np.uint8:
+            return levels
+        return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
+
+    return run
+
+
+@NUMPY_OPS.register()
 def normalize(
     mean: str | Sequence[float] = "imagenet", std: str | Sequence[float] | None = None
 ):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns raw archives, folders or lists into shards that training reads.
+r"""Turns raw archives, folders or lists into shards that training reads.
 
   python -m vit_jax.data.prepare --input=ilsvrc2012:/raw --split=train \
       --output=/data/imagenet

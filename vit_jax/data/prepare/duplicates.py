@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds training images that near-duplicate test images, to be left out of training.
+r"""Finds training images that near-duplicate test images, to be left out of training.
 
   python -m vit_jax.data.prepare.duplicates --split=train \
       --dataset=tar:/data/web/train-*.tar --output=/data/duplicates \

@@ -97,9 +97,11 @@ def beam_runner(arguments: Sequence[str]) -> RunJobs:
         "--runner=DirectRunner",
         "--direct_running_mode=multi_processing",
         f"--direct_num_workers={os.cpu_count() or 1}",
-        "--default_sdk_harness_log_level=WARNING",
+        "--default_sdk_harness_log_level=ERROR",
     ]
-    python_logging.getLogger("apache_beam").setLevel(python_logging.WARNING)
+    # Here its warnings are about itself: flags that it gave its own processes.
+    level = python_logging.WARNING if arguments else python_logging.ERROR
+    python_logging.getLogger("apache_beam").setLevel(level)
 
     def run(job: Job, numbers: Sequence[int]) -> None:
         logging.info("%d jobs for Beam", len(numbers))

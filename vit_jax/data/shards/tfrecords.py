@@ -9,13 +9,13 @@ import contextlib
 import mmap
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 from urllib.parse import quote
 
 import google_crc32c
 
 from vit_jax.data.buckets import is_remote, read_bytes
-from vit_jax.data.shards.index_file import Found
+from vit_jax.data.shards.index_file import Found, Label
 from vit_jax.data.shards.protobuf import (
     BYTES,
     Buffer,
@@ -33,6 +33,15 @@ _LONGEST_TEXT = 1024
 """No class has a longer name; what is longer is an image."""
 
 
+@runtime_checkable
+class Derivation(Protocol):
+    """Makes the label of several features; can be sent to another process."""
+
+    def __call__(self, example: "Example") -> Label:
+        """Returns the label of an example."""
+        ...
+
+
 class TFRecordReader(NamedTuple):
     """Goes through a file of `tf.train.Example`s, as a `shard_store.Reader`.
 
@@ -40,11 +49,13 @@ class TFRecordReader(NamedTuple):
       image: Name of the feature that holds one encoded image.
       label: Name of the feature that holds one number or one text.
       several: Whether it holds any number of class ids or names instead.
+      derive: Makes the label of an example instead; `label` then only names the index.
     """
 
     image: str
     label: str
     several: bool = False
+    derive: Derivation | None = None
 
     @property
     def name(self) -> str:
@@ -63,12 +74,20 @@ class TFRecordReader(NamedTuple):
             for start, stop in record_ranges(buffer, path):
                 example = Example(buffer, start, stop, f"{path}@{start}")
                 first, last = example.image_range(self.image)
-                read = example.labels if self.several else example.label
-                yield Found(first, last - first, read(self.label))
+                yield Found(first, last - first, self._label(example))
+
+    def _label(self, example: "Example") -> Label:
+        if self.derive:
+            return self.derive(example)
+        read = example.labels if self.several else example.label
+        return read(self.label)
 
 
 class Example:
     """A `tf.train.Example` message, whose features are looked up by name.
+
+    Attributes:
+      name: What messages call it.
 
     Args:
       buffer: The bytes that hold it.
@@ -81,8 +100,8 @@ class Example:
     """
 
     def __init__(self, buffer: Buffer, start: int, stop: int, name: str):
+        self.name = name
         self._buffer = buffer
-        self._name = name
         try:
             self._values = example_features(buffer, start, stop)
         except ValueError as err:
@@ -126,6 +145,17 @@ class Example:
             raise self._error(feature, "no list of class ids or names")
         return [str(each) for each in found]
 
+    def numbers(self, feature: str) -> list[int] | list[float]:
+        """Returns the numbers that a feature holds, however many.
+
+        Raises:
+          UserError: No such feature, or one that holds texts.
+        """
+        value = self._values.get(feature)
+        if value is None or value.kind == BYTES:
+            raise self._error(feature, "no list of numbers")
+        return numbers(self._buffer, value)
+
     def _list(self, feature: str) -> list[int] | list[float] | list[str]:
         value = self._values.get(feature)
         if value is None:
@@ -146,7 +176,7 @@ class Example:
 
     def _error(self, feature: str, found: str) -> UserError:
         return UserError(
-            f"{self._name} has in its feature {feature!r} {found}; its features are "
+            f"{self.name} has in its feature {feature!r} {found}; its features are "
             f"{', '.join(sorted(self._values))}: say which to read with "
             "@image=...;label=..."
         )

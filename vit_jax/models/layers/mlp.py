@@ -21,6 +21,16 @@ GELU: Mapping[Gelu, Callable[[Array], Array]] = {
 }
 
 
+# Of the layer before a head: tanh in the paper's pre-training, GELU in heads with a
+# hidden layer, as regression uses them.
+Activation = Literal["tanh", "gelu"]
+
+
+def activate(x: Array, activation: Activation, gelu: Gelu) -> Array:
+    """Applies the activation of the layer before a head."""
+    return jnp.tanh(x) if activation == "tanh" else GELU[gelu](x)
+
+
 class Mlp(nn.Module):
     """Dense, GELU, dense, with dropout after each dense layer.
 
