@@ -5,6 +5,7 @@
 #   make test            everything that must hold before a commit
 #   make test-reference  compare with timm and transformers (needs torch)
 #   make test-prepare    the tests of preparing data that need Apache Beam
+#   make test-onnx       the tests of the export to ONNX (needs jax2onnx)
 #   make test-machine    tests that need a GPU, a TPU or a prepared data set
 #   make format          let ruff rewrite the files
 #   make lock            renew requirements.lock
@@ -16,12 +17,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 REFERENCE_BIN := .venv-reference/bin
 PREPARE_BIN := .venv-prepare/bin
+ONNX_BIN := .venv-onnx/bin
 PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check \
 	--constraint requirements.lock
 SOURCES := vit_jax configs tests setup.py
 
 .DELETE_ON_ERROR:
-.PHONY: train test test-reference test-prepare test-machine format lock clean check-python
+.PHONY: train test test-reference test-prepare test-onnx test-machine format lock clean check-python
 
 train: .venv/.train
 	$(BIN)/python -m vit_jax.main --config=configs/quickstart.py \
@@ -43,6 +45,9 @@ test-prepare: .venv-prepare/.prepare
 	$(PREPARE_BIN)/python -m pytest tests/data/prepare/test_beam.py \
 	  tests/data/prepare/test_duplicates.py
 
+test-onnx: .venv-onnx/.onnx
+	$(ONNX_BIN)/python -m pytest tests/export/test_onnx.py
+
 # JAX takes the accelerator only if told: make test-machine JAX_PLATFORMS=cuda
 test-machine: .venv/.dev
 	$(BIN)/python -m pytest -m "tfds or gpu or tpu"
@@ -60,7 +65,7 @@ lock: .venv/.dev
 	mv requirements.lock.new requirements.lock
 
 clean:
-	rm -rf .venv .venv-reference .venv-prepare .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .venv .venv-reference .venv-prepare .venv-onnx .pytest_cache .ruff_cache build *.egg-info
 
 check-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -69,7 +74,7 @@ check-python:
 	    "name one with: make PYTHON=python3.11 ..." >&2; \
 	  exit 1; }
 
-.venv/bin/python .venv-reference/bin/python .venv-prepare/bin/python: | check-python
+.venv/bin/python .venv-reference/bin/python .venv-prepare/bin/python .venv-onnx/bin/python: | check-python
 	$(PYTHON) -m venv $(@:/bin/python=)
 
 .venv/.train: setup.py requirements.lock | .venv/bin/python
@@ -88,4 +93,10 @@ check-python:
 .venv-prepare/.prepare: setup.py | .venv-prepare/bin/python
 	$(PREPARE_BIN)/python -m pip install --quiet --quiet \
 	  --disable-pip-version-check --editable ".[dev,prepare]"
+	touch $@
+
+# jax2onnx without what it asks for: an older Orbax than ours, which it does not import.
+.venv-onnx/.onnx: setup.py requirements.lock | .venv-onnx/bin/python
+	$(ONNX_BIN)/python $(PIP_INSTALL) --editable ".[dev,onnx]"
+	$(ONNX_BIN)/python $(PIP_INSTALL) --no-deps jax2onnx==0.17.1
 	touch $@

@@ -71,6 +71,8 @@ setup(
         # Raw archives to shards. Beam asks for older releases than the lock has, so it
         # goes into an environment of its own: make test-prepare does.
         "prepare": ["apache-beam==2.77.0", "imagehash==4.3.2"],
+        # vit_jax.export to ONNX, beside jax2onnx; see vit_jax/export/onnx.py.
+        "onnx": ["onnx==1.23.2", "onnx-ir==1.1.0", "onnxruntime==1.32.0"],
         # The independent implementations that our logits are compared with.
         "reference": ["torch==2.13.0", "timm==1.0.31", "transformers==5.24.0"],
     },

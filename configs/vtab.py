@@ -28,8 +28,9 @@ from ml_collections import ConfigDict
 
 import vit_jax.config as c
 
-# Data set, val200 and the test split; train800 is train[:800] of each. The slices are
-# those of the benchmark, in the order in which TensorFlow Datasets stores examples.
+# Data set, val200 and the test split. The slices are those of the benchmark, in the
+# order in which TensorFlow Datasets stores examples.
+TRAIN800 = "train[:800]"
 TASKS = {
     # natural
     "caltech101": ("tfds:caltech101:3.*.*", "train[2754:2954]", "test"),
@@ -97,7 +98,6 @@ def get_config(arg: str = "") -> ConfigDict:
         smoke=False,
     )
     dataset, val200, test = TASKS[args.task]
-    train800 = "train[:800]"
     size = min(args.resolution, 32) if args.smoke else args.resolution
     # The pictures of dSprites hold 0 and 1, which nothing could see.
     decode = "decode|multiply(255)" if "dsprites" in dataset else "decode"
@@ -107,14 +107,12 @@ def get_config(arg: str = "") -> ConfigDict:
     config.total_steps = 2500
 
     # The checkpoint; the command's --init sets it. What `reset` names starts anew.
-    config.init = ConfigDict()
-    config.init.checkpoint = None
-    config.init.preset = None
+    config.init = ConfigDict({"checkpoint": None, "preset": None})
     config.init.reset = ("head(_dist)?/.*",)
 
     config.data = ConfigDict()
     config.data.dataset = dataset
-    config.data.split = train800 if args.dev else f"{train800}+{val200}"
+    config.data.split = TRAIN800 if args.dev else f"{TRAIN800}+{val200}"
     config.data.batch_size = 512
     # {normalize} is the normalisation of pixels that the checkpoint was trained with.
     augment = _augment(args.task, size) if args.augment == "bit" else f"resize({size})"

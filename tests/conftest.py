@@ -5,16 +5,24 @@ The environment is set before anything imports JAX, and vit_jax is not imported 
 top: the hook of jaxtyping (see addopts in pyproject.toml) must come first.
 """
 
+import gc
 import os
 import sys
 import types
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+# Most programs of the tests run once, for microseconds; they compile in half the time
+# if the compiler makes no effort. Tests of bits take the fixture `as_users`. Flags that
+# are given come last and win.
+if os.environ["JAX_PLATFORMS"] == "cpu":
     os.environ["XLA_FLAGS"] = (
-        os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    ).strip()
+        "--xla_force_host_platform_device_count=8 "
+        "--xla_backend_optimization_level=0 "
+        "--xla_llvm_disable_expensive_passes=true "
+        "--xla_cpu_use_fusion_emitters=false "
+        "--xla_cpu_parallel_codegen_split_count=1 "
+    ) + os.environ.get("XLA_FLAGS", "")
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +32,21 @@ import numpy as np
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Traced programs are many small objects that live on; looking through all of them for
+# garbage again and again takes a tenth of the time.
+gc.set_threshold(100_000, 20, 100)
+
+
+@pytest.fixture(scope="session")
+def as_users() -> dict[str, bool | int]:
+    """Options for jax.jit that compile as for a user, where the bits are tested."""
+    if jax.default_backend() != "cpu":
+        return {}
+    return {
+        "xla_backend_optimization_level": 3,
+        "xla_llvm_disable_expensive_passes": False,
+        "xla_cpu_use_fusion_emitters": True,
+    }
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import pathlib
 import re
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -137,16 +136,13 @@ def test_the_docstring_says_what_is_needed(name: str):
 
 
 @pytest.fixture
-def quick_compile(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One device and a lazy compiler, where only the path through the code counts."""
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One device compiles faster, where only the path through the code counts."""
     one = functools.partial(sharding.make_mesh, devices=jax.devices()[:1])
     monkeypatch.setattr(sharding, "make_mesh", one)
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
-@pytest.mark.usefixtures("quick_compile")
+@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
     ("name", "arg"),
     [(name, args[0]) for name, args in MODES.items()]

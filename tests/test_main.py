@@ -23,7 +23,7 @@ def run(*arguments: str, cwd: pathlib.Path = ROOT) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("name", ["main", "predict", "benchmark"])
+@pytest.mark.parametrize("name", ["main", "predict", "benchmark", "vtab", "results"])
 def test_help_describes_shows_an_example_and_imports_nothing_heavy(name: str):
     done = run("vit_jax." + name, "--help")
     assert done.returncode == 0

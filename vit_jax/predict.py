@@ -2,15 +2,19 @@
 """Names what is in pictures.
 
   python -m vit_jax.predict --checkpoint=runs/quickstart digit.png [MORE ...]
+  python -m vit_jax.predict --checkpoint=pets_hf "photos/*.jpg" --top=3 --json
 
-The checkpoint brings its own preprocessing and class names. JPEG, PNG, GIF, BMP and
-WebP are read by their content, turned upright by their EXIF orientation.
+The checkpoint, a run of ours or a file of Google, timm or Hugging Face, brings its own
+preprocessing and class names. JPEG, PNG, GIF, BMP and WebP are read by their content,
+turned upright by their EXIF orientation. A picture that cannot be read is told of when
+all others are done.
 """
 
+import glob
+import itertools
 import json
-import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import flags
@@ -23,8 +27,14 @@ FLAGS = flags.FlagValues()
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint",
     None,
-    "DIR, DIR@STEP, DIR:ema or DIR:raw of a run.",
+    "CHECKPOINT: a run's workdir, .npz, .safetensors, or a directory.",
     required=True,
+    flag_values=FLAGS,
+)
+_PRESET = flags.DEFINE_string(
+    "preset",
+    None,
+    "Numerics of a file that does not tell its own, such as dinov2.",
     flag_values=FLAGS,
 )
 _TOP = flags.DEFINE_integer(
@@ -41,70 +51,107 @@ _BATCH_SIZE = flags.DEFINE_integer(
     flag_values=FLAGS,
 )
 
+Broken = list[tuple[str, UserError]]
 
-def main(images: Sequence[str]) -> None:
+
+def main(arguments: Sequence[str]) -> None:
     """Predicts the classes of every picture named on the command line."""
+    images = _find(arguments)
+    command.start_jax()
+    from vit_jax.convert import load_checkpoint
+
+    checkpoint = load_checkpoint(_CHECKPOINT.value, _PRESET.value)
+    if checkpoint.preprocessing is None:
+        raise UserError(
+            f"{_CHECKPOINT.value} does not tell how pictures are prepared; name its "
+            "numerics with --preset, or train with an evaluator"
+        )
+    if not checkpoint.model["num_classes"]:
+        raise UserError(
+            f"{_CHECKPOINT.value} has no head, so it names no classes; fine-tune it "
+            "with vit_jax.finetune, or use vit_jax.fewshot"
+        )
+    broken: Broken = []
+    predict = _predictor(checkpoint)
+    size = min(_BATCH_SIZE.value, len(images))
+    inputs = _read(images, checkpoint.preprocessing, broken)
+    while batch := list(itertools.islice(inputs, size)):
+        outputs = predict([pixels for _, pixels in batch], size)
+        for (image, _), row in zip(batch, outputs, strict=True):
+            _show(image, row, checkpoint)
+    if broken:
+        first, error = broken[0]
+        raise UserError(
+            f"{len(broken)} of {len(images)} pictures could not be read: "
+            f"{', '.join(image for image, _ in broken)}; {first}: {error}"
+        )
+
+
+def _find(arguments: Sequence[str]) -> list[str]:
+    """Returns the files that are named, also by patterns that no shell expanded."""
+    images: list[str] = []
+    for argument in arguments:
+        found = [argument]
+        if glob.has_magic(argument) and not pathlib.Path(argument).exists():
+            found = sorted(glob.glob(argument, recursive=True))
+        if not found or not all(pathlib.Path(image).is_file() for image in found):
+            raise UserError(f"no picture {argument!r}; name an existing file")
+        images += found
     if not images:
         raise UserError("no picture given; name one or more image files")
-    for image in images:
-        if not pathlib.Path(image).is_file():
-            raise UserError(f"no picture {image!r}; name an existing file")
-    command.start_jax()
-    import numpy as np
+    return images
 
-    from vit_jax.checkpoints import workdir
+
+def _read(images: Sequence[str], ops: str, broken: Broken) -> Iterator[tuple[str, Any]]:
+    """Yields what the model sees of each picture that can be read."""
     from vit_jax.data import pixels
 
-    checkpoint = workdir.load(_CHECKPOINT.value)
-    ops = checkpoint.preprocessing
-    if ops is None:
-        raise UserError(
-            f"{_CHECKPOINT.value} does not tell how pictures are prepared, because its "
-            "run had no evaluator; train with one"
-        )
-    inputs = np.stack([_read(image, ops, pixels.preprocess) for image in images])
-    probabilities = _probabilities(checkpoint, inputs)
-    names = checkpoint.class_names
-    for image, row in zip(images, probabilities, strict=True):
-        best = np.argsort(-row, kind="stable")[: _TOP.value]
-        classes = [(names[k] if names else str(k), float(row[k])) for k in best]
-        _show(image, classes)
+    for image in images:
+        try:
+            yield image, pixels.preprocess(pathlib.Path(image).read_bytes(), ops)
+        except UserError as err:
+            broken.append((image, err))
 
 
-def _read(image: str, ops: str, preprocess: Any) -> Any:
-    try:
-        return preprocess(pathlib.Path(image).read_bytes(), ops)
-    except UserError as err:
-        raise UserError(f"{image}: {err}") from err
-
-
-def _probabilities(checkpoint: Checkpoint, inputs: Any) -> Any:
-    """Returns the probability of each class `(pictures, k)`, computed in batches."""
+def _predictor(checkpoint: Checkpoint) -> Callable[[list[Any], int], Any]:
+    """Makes the function from inputs to what each output stands for."""
     import jax
     import numpy as np
 
     from vit_jax.models import build_model
 
     model = build_model(**checkpoint.model)
-    activation = jax.nn.sigmoid if checkpoint.loss == "sigmoid" else jax.nn.softmax
+    activations = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
+    activation = activations.get(checkpoint.loss, lambda outputs: outputs)
 
     @jax.jit
     def predict(params: Any, image: Any) -> Any:
         logits, _ = model.apply({"params": params}, image, train=False)
         return activation(logits.astype("float32"))
 
-    # Batches of one size, so that the model compiles once.
-    size = min(_BATCH_SIZE.value, len(inputs))
-    padded = math.ceil(len(inputs) / size) * size
-    inputs = np.pad(inputs, [(0, padded - len(inputs)), (0, 0), (0, 0), (0, 0)])
-    batches = np.split(inputs, padded // size)
-    return np.concatenate([predict(checkpoint.params, batch) for batch in batches])
+    def run(inputs: list[Any], size: int) -> Any:
+        # Batches of one size, so that the model compiles once.
+        filling = [np.zeros_like(inputs[0])] * (size - len(inputs))
+        outputs = predict(checkpoint.params, np.stack(inputs + filling))
+        return np.asarray(outputs)[: len(inputs)]
+
+    return run
 
 
-def _show(image: str, classes: Sequence[tuple[str, float]]) -> None:
+def _show(image: str, row: Any, checkpoint: Checkpoint) -> None:
+    names = checkpoint.class_names
+    if checkpoint.loss == "mse":
+        values = [round(float(value), 6) for value in row]
+        if _JSON.value:
+            print(json.dumps({"image": image, "values": values}))
+        else:
+            print(f"{image}\n  {'  '.join(f'{value:g}' for value in values)}")
+        return
+    best = (-row).argsort(kind="stable")[: _TOP.value]
+    classes = [(names[k] if names else str(k), float(row[k])) for k in best]
     if _JSON.value:
-        best = [{"class": name, "probability": round(p, 6)} for name, p in classes]
-        print(json.dumps({"image": image, "predictions": best}))
+        found = [{"class": name, "probability": round(p, 6)} for name, p in classes]
+        print(json.dumps({"image": image, "predictions": found}))
         return
     print(image)
     width = max(len(name) for name, _ in classes)

@@ -20,6 +20,7 @@ from vit_jax import trees
 from vit_jax.checkpoints import files
 from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.convert import huggingface
+from vit_jax.convert.huggingface import writing
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog
 
@@ -531,7 +532,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(huggingface, "write_safetensors", fail)
+    monkeypatch.setattr(writing, "write_safetensors", fail)
     with pytest.raises(UserError, match="No space left on device; free space"):
         huggingface.write(vit(), tmp_path / "hf")
     assert not list(tmp_path.iterdir())
@@ -727,6 +728,37 @@ def test_the_defaults_of_the_library_fill_a_config_that_omits_them(tmp_path):
     checkpoint = huggingface.read(tmp_path / "hf")
     model = build_model(**checkpoint.model)
     assert (model.num_heads, model.gelu, model.norm_eps) == (12, "tanh", 1e-6)
+
+
+def test_a_damaged_description_is_named(tmp_path):
+    huggingface.write(vit(), tmp_path / "hf")
+    path = tmp_path / "hf" / "model.safetensors"
+    metadata = {"vit_jax_description": "{"}
+    tensors = files.read_tensors(path).tensors
+    files.write_safetensors(path.with_name("new"), tensors, metadata)
+    path.with_name("new").rename(path)
+    with pytest.raises(UserError, match=r"description in the metadata.* is damaged"):
+        huggingface.read(tmp_path / "hf")
+
+
+def test_pictures_that_dinov2_resizes_its_positions_for_are_remembered(tmp_path):
+    fields = {
+        "name": "ViT-S/4",
+        **TINY,
+        "preset": "dinov2",
+        "pool": "cls_mean",
+        "layer_scale": 1e-5,
+        "resolution": 16,
+        "resize_positions": "bicubic",
+    }
+    made_for_16 = checkpoint_of(fields)
+    checkpoint = Checkpoint(made_for_16.params, fields, (24, 24, 3))
+    huggingface.write(checkpoint, tmp_path / "hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["image_size"] == 16
+    again = huggingface.read(tmp_path / "hf")
+    assert again.image_shape == (24, 24, 3)
+    assert build_model(**again.model) == build_model(**fields)
 
 
 def test_matching_looks_for_the_kind_of_model(folder, tmp_path):

@@ -335,6 +335,7 @@ def test_images_of_384_pixels_are_seen_whole():
         ({"positions": "relative"}, "positions='relative'.*native"),
         ({"positions": "learned2d"}, "positions='learned2d'.*native"),
         ({"position_injection": "every_layer"}, "every_layer.*native"),
+        ({"pool": "cls_mean"}, "pool='cls_mean'.*native"),
     ],
 )
 def test_what_timm_does_not_have_is_refused(fields, told):
@@ -346,6 +347,12 @@ def test_forms_that_no_architecture_of_timm_has_are_refused():
     made = checkpoint("ViT-S/8", 16, **TINY, distillation=True, mlp="swiglu")
     with pytest.raises(UserError, match="timm has no model like ViT-S/8"):
         timm.metadata(made)
+    # Where LayerScale belongs to an architecture, no argument takes it away.
+    made = checkpoint("ViT-S/8", 16, **TINY, positions="rotary2d")
+    with pytest.raises(UserError, match="positions 'rotary2d'"):
+        timm.metadata(made)
+    made = Checkpoint({}, {"name": "ViT-M/16", "num_classes": 5}, (224, 224, 3))
+    assert timm.timm_name(made) == "vit_tiny_patch16_224"
 
 
 def test_swin_that_timm_does_not_have_is_refused():

@@ -90,7 +90,7 @@ def test_one_key_gives_one_result_and_another_key_another():
 
 
 @pytest.mark.parametrize(("mixup_p", "cutmix_p"), [(0.5, 0), (0, 1), (0.5, 1)])
-def test_the_number_of_devices_changes_nothing(mixup_p, cutmix_p):
+def test_the_number_of_devices_changes_nothing(mixup_p, cutmix_p, as_users):
     rng = np.random.default_rng(0)
     batch = {
         "image": jnp.asarray(rng.normal(size=(8, 4, 4, 3)), jnp.float32),
@@ -99,7 +99,8 @@ def test_the_number_of_devices_changes_nothing(mixup_p, cutmix_p):
     mix = jax.jit(
         lambda key, b: mixing.mix(
             key, b, mixup_p=mixup_p, cutmix_p=cutmix_p, num_classes=5
-        )
+        ),
+        compiler_options=as_users,
     )
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
     spread = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 from sklearn import metrics
 
 from tests.evaluators.feeds import feed, several
@@ -25,7 +26,7 @@ class Spelled(Subject):
 
 
 def spelled() -> Spelled:
-    return Spelled(model=None, shapes={}, image_shape=(1, 3, 3))
+    return Spelled(nn.Dense(1), shapes={}, image_shape=(1, 3, 3))
 
 
 def pictures(logits: np.ndarray) -> np.ndarray:

@@ -15,43 +15,56 @@ from vit_jax.evaluators.subject import Subject
 from vit_jax.models import build_model
 
 TINY = {"width": 8, "depth": 2, "num_heads": 2, "mlp_dim": 8, "num_classes": 3}
+IMAGE = np.random.default_rng(1).normal(size=(3, 8, 12, 3)).astype(np.float32)
 
 
-def make(name: str = "ViT-Ti/4", **fields: Any) -> tuple[Subject, Any, jax.Array]:
-    model = build_model(name, **{**TINY, **fields})
-    image = jax.random.normal(jax.random.key(1), (3, 8, 12, 3))
-    params = jax.jit(model.init)(jax.random.key(0), image[:1])["params"]
-    return Subject(model, params, (8, 12, 3)), params, image
+def make(**fields: Any) -> Subject:
+    model = build_model("ViT-Ti/4", **{**TINY, **fields})
+    shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGE)["params"]
+    return Subject(model, shapes, (8, 12, 3))
 
 
-def test_features_are_named_outputs_in_evaluation_mode():
-    subject, params, image = make(dropout_rate=0.5, drop_path_rate=0.5)
-    plain = build_model("ViT-Ti/4", **TINY)
-    expected = jax.jit(plain.apply)({"params": params}, image)[1]["pre_logits"]
-    found = jax.jit(subject.features("pre_logits"))(params, image)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+def outputs_and_features(subject: Subject, *names: str) -> tuple[dict, list]:
+    """What the plain model says, and named features, for random weights."""
+    draw = np.random.default_rng(0).normal
+    params = jax.tree.map(
+        lambda leaf: draw(scale=0.3, size=leaf.shape).astype(np.float32),
+        subject.shapes,
+    )
+    plain = build_model("ViT-Ti/4", **TINY | {"pool": subject.model.pool})
+    plain = plain.clone(num_registers=subject.model.num_registers)
+    functions = [subject.features(name) for name in names]
+
+    @jax.jit
+    def run(params: Any, image: jax.Array) -> tuple[dict, list]:
+        out = plain.apply({"params": params}, image)[1]
+        return out, [function(params, image) for function in functions]
+
+    return jax.device_get(run(params, IMAGE))
 
 
-def test_tokens_are_pooled_as_asked():
-    subject, params, image = make(num_registers=2)
-    out = jax.jit(subject.apply)(params, image)[1]
-    tokens = np.asarray(out["block01/output"])
+def test_features_are_named_outputs_in_evaluation_mode_and_pooled_as_asked():
+    subject = make(num_registers=2, dropout_rate=0.5, drop_path_rate=0.5)
+    names = ["block01/output", "block01/output:cls", "block01/output:mean"]
+    out, found = outputs_and_features(subject, "pre_logits", "stem", *names)
+    tokens = out["block01/output"]
     assert tokens.shape == (3, 1 + 2 + 6, 8)
-    for name, expected in [
-        ("block01/output", tokens[:, 0]),
-        ("block01/output:cls", tokens[:, 0]),
-        ("block01/output:mean", tokens[:, 3:].mean(1)),
-        ("stem", np.asarray(out["stem"]).mean((1, 2))),
-    ]:
-        found = jax.jit(subject.features(name))(params, image)
-        np.testing.assert_allclose(found, expected, atol=1e-6, err_msg=name)
+    expected = [
+        out["pre_logits"],
+        out["stem"].mean((1, 2)),
+        tokens[:, 0],
+        tokens[:, 0],
+        tokens[:, 3:].mean(1),
+    ]
+    for ours, plain in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, plain, atol=1e-5)
 
 
 def test_without_a_class_token_it_is_the_mean_over_the_patches():
-    subject, params, image = make(pool="mean", num_registers=2)
-    tokens = np.asarray(jax.jit(subject.apply)(params, image)[1]["block00/output"])
-    found = jax.jit(subject.features("block00/output"))(params, image)
-    np.testing.assert_allclose(found, tokens[:, 2:].mean(1), atol=1e-6)
+    subject = make(pool="mean", num_registers=2)
+    out, (found,) = outputs_and_features(subject, "block00/output")
+    expected = out["block00/output"][:, 2:].mean(1)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(UserError, match="block00/output has no class token; take it"):
         subject.features("block00/output:cls")
 
@@ -67,7 +80,7 @@ def test_without_a_class_token_it_is_the_mean_over_the_patches():
 )
 def test_what_the_model_does_not_have_is_named(name, message):
     with pytest.raises(UserError, match=message):
-        make()[0].features(name)
+        make().features(name)
 
 
 @pytest.mark.parametrize("devices", [1, 4])
@@ -82,7 +95,7 @@ def test_every_example_is_gathered_once_in_order(batch_size: int, devices: int):
         del params
         return {"level": batch["image"].mean((1, 2)), "label": batch["label"]}
 
-    found = gather(per_example, {}, examples.batches(), 10)
+    found = gather(jax.jit(per_example), {}, examples.batches(), 10)
     np.testing.assert_allclose(found["level"], np.arange(10)[:, None] * np.ones(3))
     np.testing.assert_array_equal(found["label"], labels)
 

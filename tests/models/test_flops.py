@@ -74,6 +74,7 @@ SWIN = {"width": 16, "depths": (2, 2), "num_heads": (2, 4)}
         ("ViT-B/16", (32, 64), {**SMALL, "pool": "none", "representation_size": 24}),
         ("ViT-B/16", (32, 64), {**SMALL, "pool": "mean", "num_classes": 0}),
         ("ViT-B/16", (32, 64), {**SMALL, "pool": "map", "num_registers": 3}),
+        ("ViT-B/16", (32, 64), {**SMALL, "pool": "cls_mean", "num_registers": 3}),
         ("ViT-B/16", (32, 64), {**SMALL, "distillation": True, "num_registers": 3}),
         ("ViT-B/16", (32, 64), {**SMALL, "mlp": "swiglu", "positions": "relative"}),
         ("R+ViT-Ti/16", (224, 224), {"depth": 1}),

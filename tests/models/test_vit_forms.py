@@ -17,14 +17,6 @@ SIZES = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def few_optimizations():
-    """Compiles in half the time; what is compared stays the same."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def vit(**fields):
     return build_model("ViT-Ti/4", **{"num_classes": 3, **SIZES, **fields})
 
@@ -128,6 +120,44 @@ def test_registers_are_not_pooled(pool):
         assert out["map_head/attention_weights"].shape == (2, 2, 1, 4)
     else:
         assert logits.shape == (2, 4, 3)
+
+
+def test_class_token_and_mean_are_put_side_by_side():
+    model, image = vit(num_registers=3, pool="cls_mean"), images()
+    params = random_params(model, image)
+    assert params["head"]["kernel"].shape == (32, 3)
+    _, out = run(model, params, image)
+    token, patches = out["encoded"][:, 0], out["encoded"][:, 4:]
+    assert patches.shape == (2, 4, 16)
+    expected = np.concatenate([token, patches.mean(1)], axis=1)
+    np.testing.assert_allclose(out["pre_logits"], expected, atol=1e-5)
+
+
+def test_side_by_side_without_a_class_token_is_refused():
+    with pytest.raises(UserError, match='pool="cls_mean" needs the class token'):
+        shapes_of(vit(pool="cls_mean", class_token=False), images())
+
+
+def test_norm_after_the_pooling_is_of_the_mean_and_of_nothing_else():
+    model = vit(pool="mean", pool_norm="after", class_token=True, num_registers=2)
+    image = images()
+    params = random_params(model, image)
+    assert "encoder_norm" not in params["Transformer"]
+    assert params["Transformer"]["posembed_input"]["pos_embedding"].shape[1] == 1 + 4
+    _, out = run(model, params, image)
+    np.testing.assert_array_equal(out["encoded"], out["block01/output"])
+    # Class token and registers are not in the mean.
+    mean = np.asarray(out["encoded"])[:, 3:].mean(1)
+    centred = mean - mean.mean(-1, keepdims=True)
+    normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    norm = params["pool_norm"]
+    expected = normed * norm["scale"][None] + norm["bias"][None]
+    np.testing.assert_allclose(out["pre_logits"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_pooling_by_a_class_token_that_is_not_there_is_refused():
+    with pytest.raises(UserError, match='pool="cls" needs the class token'):
+        shapes_of(vit(class_token=False), images())
 
 
 def test_registers_start_apart_from_one_another():

@@ -19,14 +19,6 @@ SIZES = {"width": 8, "depth": DEPTH, "num_heads": 2, "mlp_dim": 16}
 RATES = {"dropout_rate": 0.3, "drop_path_rate": 0.6}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def few_optimizations():
-    """Compiles in half the time; what is compared stays the same."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def vit(**fields):
     return build_model("ViT-Ti/4", **{"num_classes": 3, **SIZES, **fields})
 

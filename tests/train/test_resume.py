@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that is killed again and again equals one that never was, bit for bit."""
 
+import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -34,25 +36,48 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-def train(workdir: pathlib.Path, environment: dict, *moment: str) -> int:
-    done = subprocess.run(
-        [sys.executable, str(DIE_AT), str(workdir), *moment],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
-    return done.returncode
+Train = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
-def straight(
+def train(
     tmp_path_factory: pytest.TempPathFactory, environment: dict
-) -> pathlib.Path:
+) -> Iterator[Train]:
+    """Trains in a process of its own and returns its exit status; see die_at.py."""
+    log = tmp_path_factory.mktemp("log") / "stderr"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, str(DIE_AT)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        jobs, statuses = process.stdin, process.stdout
+
+        def train(
+            workdir: pathlib.Path, moment: str = "", step: int = -1, **environment: str
+        ) -> int:
+            job = {"workdir": str(workdir), "moment": moment, "step": step}
+            jobs.write(json.dumps({**job, "environment": environment}) + "\n")
+            jobs.flush()
+            status = int(statuses.readline() or 1)
+            assert status in (0, -signal.SIGKILL), log.read_text()[-3000:]
+            return status
+
+        yield train
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory, train: Train) -> pathlib.Path:
     """The run that nobody interrupts."""
     workdir = tmp_path_factory.mktemp("straight")
-    assert train(workdir, environment) == 0
+    assert train(workdir) == 0
     return workdir
 
 
@@ -92,22 +117,22 @@ def test_the_straight_run_logs_what_it_should(straight: pathlib.Path):
 
 
 MOMENTS = [
-    ("update", "3"),  # before there is any checkpoint
-    ("save", "5"),  # in the middle of the first save
-    ("update", "8"),  # after the update, before its line
-    ("write", "12"),  # in the middle of a line
-    ("save", "15"),  # in the middle of a later save
-    ("update", "16"),  # at once after resuming from 15 or 10
-    ("update", "19"),
+    ("update", 3),  # before there is any checkpoint
+    ("save", 5),  # in the middle of the first save
+    ("update", 8),  # after the update, before its line
+    ("write", 12),  # in the middle of a line
+    ("save", 15),  # in the middle of a later save
+    ("update", 16),  # at once after resuming from 15 or 10
+    ("update", 19),
 ]
 
 
 def test_a_run_killed_seven_times_equals_the_straight_one(
-    straight: pathlib.Path, workdir: pathlib.Path, environment: dict
+    straight: pathlib.Path, workdir: pathlib.Path, train: Train
 ):
     for moment in MOMENTS:
-        assert train(workdir, environment, *moment) == -signal.SIGKILL, moment
-    assert train(workdir, environment) == 0
+        assert train(workdir, *moment) == -signal.SIGKILL, moment
+    assert train(workdir) == 0
     assert_same_run(workdir, straight)
 
 
@@ -118,7 +143,8 @@ def start_main(workdir: pathlib.Path, environment: dict, *flags: str):
             *(f"--config={CONFIG}", f"--workdir={workdir}"),
             *flags,
         ],
-        env=environment,
+        # Nothing is compared bit for bit, so the compiler makes no effort.
+        env={**environment, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"},
         cwd=workdir.parent,
         stderr=subprocess.PIPE,
         text=True,
@@ -153,13 +179,10 @@ def test_a_signal_writes_a_checkpoint_and_exits_75(
 
 
 def test_eight_devices_see_the_same_batches_and_losses(
-    straight: pathlib.Path, workdir: pathlib.Path, environment: dict
+    straight: pathlib.Path, workdir: pathlib.Path, train: Train
 ):
-    eight = {
-        **environment,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    assert train(workdir, eight) == 0
+    # The flags of the tests: eight devices, and a compiler that makes no effort.
+    assert train(workdir, XLA_FLAGS=os.environ["XLA_FLAGS"]) == 0
     for found, wanted in zip(metrics_of(workdir), metrics_of(straight), strict=True):
         assert found.keys() == wanted.keys()
         for name in found:

@@ -122,7 +122,6 @@ def _apply(
 
 def fill(template: str, numbers: Mapping[str, int]) -> str:
     """Puts numbers into a template: `fill("a{i-1}", {"i": 2})` is "a1"."""
-
     # No nested function: with checked annotations one would be checked at every call.
     return _PLACE.sub(
         lambda match: f"{numbers[match[1]] + int(match[2] or 0):{match[3] or ''}}",

@@ -74,8 +74,15 @@ def _architectures() -> Iterator[Architecture]:
     for size in ("s16", "s32", "b16", "b32", "l16", "l32"):
         row = f"Mixer-{size[0].upper()}/{size[1:]}"
         yield _architecture(f"mixer_{size}_224", row, 224)
-    for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4"):
-        yield _architecture(f"resnetv2_{size}_bit", f"BiT-R{size}", 224)
+    for size, side in (
+        ("50x1", 224),
+        ("50x3", 448),
+        ("101x1", 448),
+        ("101x3", 448),
+        ("152x2", 224),
+        ("152x4", 480),
+    ):
+        yield _architecture(f"resnetv2_{size}_bit", f"BiT-R{size}", side)
     yield from _deits()
     yield from _later_vits()
     yield from _swins()

@@ -73,6 +73,8 @@ def timm_call(checkpoint: Checkpoint) -> Call:
     """
     family = catalog.find(checkpoint.model["name"]).family
     model: Any = build_model(**checkpoint.model)
+    if gets_scales(checkpoint):
+        model = model.clone(layer_scale=1e-5)
     fields = {
         field.name: getattr(model, field.name) for field in dataclasses.fields(model)
     }
@@ -87,8 +89,7 @@ def timm_call(checkpoint: Checkpoint) -> Call:
     calls = [
         (each.name, dict(_arguments(each, fields, side)))
         for each in ARCHITECTURES.values()
-        if each.family == family
-        and all(each.fields[key] == fields[key] for key in _FIXED[family])
+        if each.family == family and _is_like(each, fields)
     ]
     if not calls and family not in _CLASSES:
         fixed = ", ".join(f"{key} {fields[key]!r}" for key in _FIXED[family])
@@ -99,6 +100,22 @@ def timm_call(checkpoint: Checkpoint) -> Call:
         return Call(*_CLASSES[family](fields, side, classes))
     name, arguments = min(calls, key=lambda call: len(call[1]))
     return Call("timm.create_model", name, {**classes, **arguments})
+
+
+def gets_scales(checkpoint: Checkpoint) -> bool:
+    """Says whether LayerScale, folded into the weights, is written as ones.
+
+    The files of DINOv2 have it, so a model of that preset is written with it.
+    """
+    model: Any = build_model(**checkpoint.model)
+    return checkpoint.model.get("preset") == "dinov2" and model.layer_scale is None
+
+
+def _is_like(each: Architecture, fields: Mapping[str, Any]) -> bool:
+    """Says whether arguments can make a model of an architecture."""
+    if each.fields.get("layer_scale") and not fields["layer_scale"]:
+        return False  # create_model drops init_values=None
+    return all(each.fields[key] == fields[key] for key in _FIXED[each.family])
 
 
 def _class_position(model: Any) -> bool:

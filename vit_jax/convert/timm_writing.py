@@ -6,7 +6,6 @@ in the metadata and in `notes`, which the converter prints. Our own description 
 the metadata too, so that reading back gives what was written.
 """
 
-import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ import numpy as np
 from vit_jax import trees
 from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.convert.rules import to_theirs
-from vit_jax.convert.timm_names import Call, Code, timm_call
+from vit_jax.convert.timm_names import Code, gets_scales, timm_call
 from vit_jax.convert.timm_tables import TIMM
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog
@@ -47,7 +46,7 @@ def tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
         flat = _with_table(flat, model, checkpoint.image_shape)
         if model.class_position and model.positions == "learned":
             flat = _with_registers(flat)
-        if _gets_scales(checkpoint):
+        if gets_scales(checkpoint):
             flat |= _scales_of_one(flat, model)
     heads = getattr(model, "num_heads", None)
     named = to_theirs(TIMM[table], flat, heads, f"{checkpoint.model['name']} for timm")
@@ -61,7 +60,7 @@ def metadata(checkpoint: Checkpoint) -> dict[str, str]:
 
     Our description, and timm's architecture with its arguments in JSON.
     """
-    call = written_call(checkpoint)
+    call = timm_call(checkpoint)
     said = {
         key: value
         for key, value in call.arguments.items()
@@ -80,7 +79,7 @@ def notes(checkpoint: Checkpoint, path: str) -> list[str]:
       checkpoint: The weights.
       path: The file.
     """
-    call = written_call(checkpoint)
+    call = timm_call(checkpoint)
     verb = f"open with {call.text(path)}"
     if call.name is None:
         verb = (
@@ -105,25 +104,6 @@ def notes(checkpoint: Checkpoint, path: str) -> list[str]:
                 " a little, which timm accepts for such weights, too"
             )
     return lines
-
-
-def written_call(checkpoint: Checkpoint) -> Call:
-    """Returns the call that opens what `tensors` gives.
-
-    Raises:
-      UserError: No model of timm is like this one.
-    """
-    model = dict(checkpoint.model)
-    if _gets_scales(checkpoint):
-        model["layer_scale"] = 1e-5
-    return timm_call(dataclasses.replace(checkpoint, model=model))
-
-
-def _gets_scales(checkpoint: Checkpoint) -> bool:
-    """Whether the layout has LayerScale and the model, folded, has not."""
-    model: Any = build_model(**checkpoint.model)
-    dinov2 = checkpoint.model.get("preset") == "dinov2"
-    return dinov2 and model.layer_scale is None
 
 
 def refuse(
@@ -167,6 +147,7 @@ def refuse(
 
 
 _NOT_THERE: Mapping[str, tuple[Any, ...]] = {
+    "pool": ("cls_mean",),
     "positions": ("learned2d", "relative"),
     "position_injection": ("every_layer", "every_layer_shared"),
     "window_kind": ("fixed", "sliding"),

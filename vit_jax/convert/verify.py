@@ -155,7 +155,7 @@ def _ours(checkpoint: Checkpoint) -> Runner:
 
 def _other_side(checkpoint: Checkpoint, path: str, form: str) -> tuple[str, Runner]:
     if form == "timm" and _imports("torch", "timm"):
-        call = timm_writing.written_call(checkpoint)
+        call = timm_writing.timm_call(checkpoint)
         if call.name is not None:
             return f"timm's {call.name}", _timm(call, path)
     if form == "huggingface" and _imports("torch", "transformers"):

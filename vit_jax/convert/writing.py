@@ -27,6 +27,10 @@ def _google(checkpoint: Checkpoint, path: str) -> Sequence[str]:
 
 
 def _timm(checkpoint: Checkpoint, path: str) -> Sequence[str]:
+    if not path.endswith(".safetensors"):
+        raise UserError(
+            f"timm tells a file's form by its name, so {path!r} must end in .safetensors"
+        )
     arrays = timm_writing.tensors(checkpoint)
     files.write_safetensors(path, arrays, timm_writing.metadata(checkpoint))
     return timm_writing.notes(checkpoint, path)

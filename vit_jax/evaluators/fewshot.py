@@ -15,6 +15,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from absl import logging
 
@@ -107,7 +108,7 @@ def mean_and_interval(rates: Sequence[float]) -> tuple[float, float | None]:
 
     The interval is None for a single number.
     """
-    n, mean = len(rates), statistics.fmean(rates)
+    n, mean = len(rates), statistics.mean(rates)
     if n < 2:
         return mean, None
     from scipy.special import stdtrit
@@ -134,7 +135,10 @@ class Evaluator:
           test: The split to test on.
           protocol: What to do.
         """
-        self._features, self._test, self._protocol = features, test, protocol
+        self._test, self._protocol = test, protocol
+        self._per_example = jax.jit(
+            lambda params, batch: {"features": features(params, batch["image"])}
+        )
         self._train_labels = support_lib.class_ids(train.source)
         self._test_labels = support_lib.class_ids(test.source)
         self.supports: dict[tuple[Shots, int], np.ndarray] = {
@@ -185,10 +189,8 @@ class Evaluator:
         )
 
     def _vectors(self, params: Any, feed: EvalFeed) -> np.ndarray:
-        def per_example(params: Any, batch: Any) -> dict[str, Any]:
-            return {"features": self._features(params, batch["image"])}
-
-        return gather(per_example, params, feed.batches(), len(feed.source))["features"]
+        batches, size = feed.batches(), len(feed.source)
+        return gather(self._per_example, params, batches, size)["features"]
 
 
 Samples = tuple[np.ndarray, np.ndarray]

@@ -23,7 +23,7 @@ def gather(
 
     Args:
       per_example: `(params, batch) ->` arrays whose first axis is that of the batch;
-        compiled here unless it is already.
+        a compiled function, kept from one pass to the next.
       params: The parameters.
       batches: One pass over a split, with `mask` and `row`.
       size: Number of examples of the split.
@@ -31,12 +31,11 @@ def gather(
     Returns:
       The arrays by name, over all rows of the split, on every process.
     """
-    compiled = jax.jit(per_example)
     found: dict[str, np.ndarray] = {}
     seen = np.zeros(size, bool)
     for batch in batches:
         placed = {"mask": batch["mask"], "row": batch["row"]}
-        values = _to_host({**compiled(params, batch), **placed})
+        values = _to_host({**per_example(params, batch), **placed})
         real = values.pop("mask") > 0
         rows = values.pop("row")[real]
         for name, value in values.items():

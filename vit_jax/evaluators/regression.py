@@ -8,6 +8,7 @@ does not depend on batch size, devices or processes.
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -33,21 +34,23 @@ class Evaluator:
           feed: The split.
           flip: Whether outputs are the mean over each image and its mirror image.
         """
-        self._predict = with_mirror_images(predict) if flip else predict
-        self._loss, self._feed = loss, feed
+        predict = with_mirror_images(predict) if flip else predict
+        self._feed = feed
 
-    def gather(self, params: Any) -> dict[str, np.ndarray]:
-        """Returns `outputs` and `targets` (n, k), and `loss` (n,), in order."""
-
-        def per_example(params: Any, batch: Batch) -> dict[str, Any]:
-            outputs = self._predict(params, batch["image"])
+        def per_example(params: Any, batch: Batch) -> dict[str, jax.Array]:
+            outputs = predict(params, batch["image"])
             return {
                 "outputs": outputs,
                 "targets": batch_targets("mse", batch, outputs.shape[-1]),
-                "loss": self._loss(outputs, batch),
+                "loss": loss(outputs, batch),
             }
 
-        return gather(per_example, params, self._feed.batches(), len(self._feed.source))
+        self._per_example = jax.jit(per_example)
+
+    def gather(self, params: Any) -> dict[str, np.ndarray]:
+        """Returns `outputs` and `targets` (n, k), and `loss` (n,), in order."""
+        batches, size = self._feed.batches(), len(self._feed.source)
+        return gather(self._per_example, params, batches, size)
 
     def run(self, params: Any) -> Iterator[tuple[str, float]]:
         """Goes over the split once and yields each metric by name."""

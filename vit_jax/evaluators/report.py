@@ -54,9 +54,8 @@ class Reporter:
           how many there are; and what `keep` asks for. With several labels an example
           `logits` and `targets` (n, k) too.
         """
-        return gather(
-            self._per_example, params, self.feed.batches(), len(self.feed.source)
-        )
+        batches, size = self.feed.batches(), len(self.feed.source)
+        return gather(jax.jit(self._per_example), params, batches, size)
 
     @property
     def several(self) -> bool:

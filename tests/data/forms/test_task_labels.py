@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labels of VTAB that no feature holds, from data sets as their library writes them.
+"""The labels of VTAB that no feature holds, from data sets as TFDS writes them.
 
 The expected numbers are those of the definitions in google-research/task_adaptation.
 """
@@ -27,10 +27,13 @@ CLEVR = {
     **{9.9: 4, 10: 4, 10.1: 5, 100: 5},
 }
 # Of the labels 0...39.
-ORIENTATIONS = (
-    [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 5, 5, 6, 6, 6, 7, 7]
-    + [8, 8, 8, 9, 9, 10, 10, 10, 11, 11, 12, 12, 12, 13, 13, 14, 14, 14, 15, 15]
-)  # fmt: skip
+ORIENTATIONS = [
+    int(label)
+    for label in (
+        "0 0 0 1 1 2 2 2 3 3 4 4 4 5 5 6 6 6 7 7 "
+        "8 8 8 9 9 10 10 10 11 11 12 12 12 13 13 14 14 14 15 15"
+    ).split()
+]
 
 
 @pytest.mark.parametrize(("distance", "label"), KITTI.items())
@@ -213,7 +216,9 @@ def pictures(source) -> list[np.ndarray]:
 
 
 def test_clevr_counts_and_distances_come_with_their_pictures(data_dir):
-    counts = open_source("tfds:clevr:3.*.*@task=clevr_count", "train", data_dir=data_dir)
+    counts = open_source(
+        "tfds:clevr:3.*.*@task=clevr_count", "train", data_dir=data_dir
+    )
     assert counts.labels.dtype == np.int32
     assert [picture.shape[1] - 3 for picture in pictures(counts)] == list(counts.labels)
     assert sorted(counts.labels) == [0, 1, 7]
@@ -279,7 +284,10 @@ def test_a_task_has_an_index_of_its_own(data_dir):
         ("tfds:clevr@task=clevr_dist;label=x", "a label and a task; leave one"),
         ("tfds:smallnorb@task=clevr_dist", "no feature 'objects'; it has image, label"),
         ("tfds:kitti@task=clevr_count", "'objects/size' no list of numbers"),
-        ("tfds:clevr:2.*.*@task=clevr_dist", r"no prepared version 2\.\*\.\*; it holds"),
+        (
+            "tfds:clevr:2.*.*@task=clevr_dist",
+            r"no prepared version 2\.\*\.\*; it holds",
+        ),
         ("tfds:dmlab:2.0.1", "run 'tfds build dmlab:2.0.1'"),
         ("tfds:sun397/tfds:4.*.*", "run 'tfds build sun397/tfds'"),
     ],

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from vit_jax.convert import huggingface_maps as maps, huggingface_tables as tables
+from vit_jax.convert.huggingface import maps, tables
 from vit_jax.convert.rules import Rule
 from vit_jax.errors import UserError, unknown
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of Hugging Face's transformers: config.json and model.safetensors.
+"""Reading a folder of transformers.
 
-`huggingface_layouts.py` has the layouts and their tables of names,
-`huggingface_config.py` what config.json tells, `huggingface_target.py` what can be
-written, `huggingface_processor.py` the preprocessing.
+What config.json and preprocessor_config.json tell wins over the preset. In a folder of
+ours the description beside the arrays tells the rest.
 """
 
 import json
@@ -14,36 +13,30 @@ from typing import Any
 import numpy as np
 from absl import logging
 from etils import epath
-from flax import linen as nn
 
 from vit_jax import trees
-from vit_jax.checkpoints import native
 from vit_jax.checkpoints.checkpoint import Checkpoint
-from vit_jax.checkpoints.files import SAFETENSORS, read_directory, write_safetensors
+from vit_jax.checkpoints.files import read_directory
 from vit_jax.convert import rules
-from vit_jax.convert.huggingface_config import LOSSES, Told, read_config
-from vit_jax.convert.huggingface_layouts import (
+from vit_jax.convert.huggingface.config import Told, read_config
+from vit_jax.convert.huggingface.layouts import (
     LAYOUTS,
     Tensors,
     disk_names,
     layout_of,
     rules_of,
-    with_prefix,
 )
-from vit_jax.convert.huggingface_processor import evaluation_ops, processor_of
-from vit_jax.convert.huggingface_target import (
-    check_sizes,
-    label_entries,
-    layout_for,
-    size_entries,
-)
+from vit_jax.convert.huggingface.processor import evaluation_ops
 from vit_jax.convert.identify import identify
 from vit_jax.convert.shapes import Pair
 from vit_jax.errors import UserError
-from vit_jax.models import build_model, catalog, presets
+from vit_jax.models import build_model, presets
 
 CONFIG = "config.json"
 PROCESSOR = "preprocessor_config.json"
+# Key of our description in the metadata; not that of our own files, whose names of
+# arrays are others.
+DESCRIPTION = "vit_jax_description"
 # Their models take images of one size; the others resize positions or have none.
 _ONE_SIZE = ("vit", "deit", "siglip", "siglip_vision_model", "vit-hybrid")
 _RESIZE = {"dinov2": "bicubic", "dinov2_with_registers": "bicubic-antialias"}
@@ -81,78 +74,31 @@ def read(directory: str | os.PathLike[str], preset: str | None = None) -> Checkp
     what = f"transformers' {kind}"
     flat = rules.to_ours(rules_of(kind, gated), arrays, told.heads, what)
 
-    described = {} if preset else _described(file.metadata)
+    described = None if preset else _described(file.metadata)
     ops, image = (None, None) if preset else _preprocessing(folder, kind, told)
-    fields = _fields(kind, told, described.get("model") or {}, "head/kernel" in flat)
-    chosen = preset or (described.get("model") or {}).get("preset")
-    chosen = chosen or LAYOUTS[kind].preset
+    known = described.model if described else {}
+    fields = _fields(kind, told, known, "head/kernel" in flat)
     if preset:
         fields = _without_numerics(fields, preset)
-    if image != told.size and kind in _RESIZE and image and told.size:
+    if described and image is None and kind not in _ONE_SIZE:
+        image = described.image_shape[:2]
+    if kind in _RESIZE and image not in (None, told.size):
         fields |= {"resolution": told.size, "resize_positions": _RESIZE[kind]}
-    size = told.size or image or described.get("image_shape", ())[:2]
-    given = (size[0], size[1], 3) if size else None
+    size = told.size or image
+    given = None if size is None else (*size, 3)
+    chosen = preset or known.get("preset") or LAYOUTS[kind].preset
     model, shape = identify(flat, preset=chosen, image_shape=given, fields=fields)
+    if described and build_model(**known) == build_model(**model):
+        model = known  # in the words that it was written with
     if image is not None:
         shape = (*image, shape[2])
-    ops = ops or described.get("preprocessing")
-    if ops is None and shape[0] == shape[1]:
+    if ops is None and described:
+        ops = described.preprocessing
+    elif ops is None and shape[0] == shape[1]:
         ops = presets.find(chosen).evaluation_ops(shape[0])
     names = told.class_names
     names = names if names and len(names) == model["num_classes"] else None
     return Checkpoint(trees.unflatten(flat), model, shape, ops, names, told.loss)
-
-
-def tensors(checkpoint: Checkpoint) -> Tensors:
-    """Returns a checkpoint's arrays by the names that transformers has on disk.
-
-    Raises:
-      UserError: A model that transformers does not have.
-    """
-    kind, model = _target(checkpoint)
-    return _tensors(checkpoint, kind, model)
-
-
-def write(checkpoint: Checkpoint, directory: str | os.PathLike[str]) -> None:
-    """Writes a folder that `AutoModelForImageClassification` or `AutoModel` opens.
-
-    A trunk, with `num_classes=0`, is for `AutoModel`. preprocessor_config.json is left
-    out, with a warning, where none does what the preprocessing does.
-
-    Raises:
-      UserError: A model that transformers does not have, or a folder that is not empty
-        or cannot be written.
-    """
-    kind, model = _target(checkpoint)
-    arrays = _tensors(checkpoint, kind, model)
-    files = {CONFIG: _config(checkpoint, kind, model, arrays)}
-    try:
-        files[PROCESSOR] = processor_of(checkpoint.preprocessing or "")
-    except UserError as err:
-        logging.warning("%s left out: %s", PROCESSOR, err)
-    folder = epath.Path(directory)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not an empty folder; give another")
-    # Whole or not at all: it has its name once everything is in it.
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    try:
-        part.mkdir(parents=True)
-        text = json.dumps(checkpoint.description(), sort_keys=True)
-        metadata = {"format": "pt", native.KEY: text}
-        write_safetensors(part / SAFETENSORS, arrays, metadata)
-        for name, content in files.items():
-            (part / name).write_text(json.dumps(content, indent=2) + "\n")
-        if folder.exists():
-            folder.rmdir()
-        part.rename(folder)
-    except OSError as err:
-        raise UserError(
-            f"cannot write {folder}: {err.strerror or err}; free space there or give "
-            "another folder"
-        ) from err
-    finally:
-        if part.exists():
-            part.rmtree()
 
 
 def _json(path: epath.Path) -> dict[str, Any]:
@@ -171,13 +117,19 @@ def _json(path: epath.Path) -> dict[str, Any]:
     return content
 
 
-def _described(metadata: Mapping[str, str]) -> dict[str, Any]:
+def _described(metadata: Mapping[str, str]) -> Checkpoint | None:
     """Returns the description that `write` put beside the arrays, if it did."""
+    if DESCRIPTION not in metadata:
+        return None
     try:
-        content = json.loads(metadata.get(native.KEY, "{}"))
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
+        content = json.loads(metadata[DESCRIPTION])
+        entries = {str(key): value for key, value in content.items()}
+    except (ValueError, AttributeError) as err:
+        raise UserError(
+            f"the description in the metadata, {DESCRIPTION!r}, is damaged ({err}); "
+            "write the folder again"
+        ) from err
+    return Checkpoint.from_description(entries, {}, f"the metadata {DESCRIPTION!r}")
 
 
 def _preprocessing(
@@ -236,52 +188,3 @@ def _with_register(arrays: Tensors) -> Tensors:
         _TABLE: np.delete(table, 1, axis=1),
         "embeddings.register_tokens": token + table[:, 1:2],
     }
-
-
-def _target(checkpoint: Checkpoint) -> tuple[str, nn.Module]:
-    model = build_model(**checkpoint.model)
-    row = catalog.find(checkpoint.model["name"])
-    preset = checkpoint.model.get("preset") or row.preset
-    kind = layout_for(row.family, model, preset)
-    check_sizes(kind, model, checkpoint.image_shape)
-    return kind, model
-
-
-def _tensors(checkpoint: Checkpoint, kind: str, model: Any) -> Tensors:
-    flat = trees.flatten(checkpoint.params)
-    if kind in _RESIZE and model.layer_scale is None:
-        ones = np.ones(model.width, flat["cls"].dtype)
-        scales = [f"LayerScale_{j}/scale" for j in (0, 1)]
-        blocks = [f"Transformer/encoderblock_{i}" for i in range(model.depth)]
-        flat |= {f"{block}/{scale}": ones for block in blocks for scale in scales}
-    gated = getattr(model, "mlp", None) == "swiglu"
-    heads = getattr(model, "num_heads", None)
-    what = f"transformers' {kind}"
-    arrays = rules.to_theirs(rules_of(kind, gated), flat, heads, what)
-    if kind in _RESIZE:
-        # Its training masks patches; ours does not, and evaluation does not either.
-        mask = np.zeros((1, model.width), flat["cls"].dtype)
-        arrays["embeddings.mask_token"] = mask
-    return with_prefix(kind, arrays) if model.num_classes else arrays
-
-
-def _config(
-    checkpoint: Checkpoint, kind: str, model: Any, arrays: Tensors
-) -> dict[str, Any]:
-    layout = LAYOUTS[kind]
-    architecture = (layout.heads if model.num_classes else layout.trunks)[0]
-    entries = size_entries(kind, model, checkpoint.image_shape)
-    if kind == "siglip":
-        inner = entries | {"model_type": "siglip_vision_model"}
-        entries = {"vision_config": inner}
-    dtypes = {array.dtype.name for array in arrays.values()}
-    config = {
-        "architectures": [architecture],
-        "model_type": kind,
-        "dtype": dtypes.pop() if len(dtypes) == 1 else "float32",
-        **entries,
-    }
-    if model.num_classes:
-        config |= label_entries(checkpoint.class_names, model.num_classes)
-        config["problem_type"] = LOSSES[checkpoint.loss]
-    return config

@@ -2,7 +2,7 @@
 """Our names beside those that transformers writes to disk, for ViT and its kin.
 
 The names are those inside the trunk, and of the heads: a model with a classifier puts
-a prefix before the names of its trunk, see `huggingface_layouts.py`.
+a prefix before the names of its trunk, see `layouts.py`.
 """
 
 from collections.abc import Sequence

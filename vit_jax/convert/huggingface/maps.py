@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our names beside those that transformers writes to disk, for Swin, BiT and hybrids.
 
-See `huggingface_tables.py`, which has ViT.
+See `tables.py`, which has ViT.
 """
 
 import math
 
 import numpy as np
 
-from vit_jax.convert.huggingface_tables import PARTS, dense, norm, vit
+from vit_jax.convert.huggingface.tables import PARTS, dense, norm, vit
 from vit_jax.convert.rules import (
     CONV,
     DENSE,

@@ -5,16 +5,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from vit_jax.data.ops.arguments import LABEL_OPS, STATISTICS
 from vit_jax.errors import UserError, unknown
 from vit_jax.registry import Call, parse_pipeline
 
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]
-
-_HALF: Statistics = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-_NAMED: Mapping[str, Statistics] = {
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
-}
+_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 # Numbers of PIL. Where the library resizes it widens kernels when shrinking.
 _METHODS = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 
@@ -33,8 +28,8 @@ _CROPPING = {
     "resample": 3,
     "size": {"shortest_edge": 224},
     "do_center_crop": True,
-    "image_mean": _NAMED["clip"][0],
-    "image_std": _NAMED["clip"][1],
+    "image_mean": STATISTICS["clip"][0],
+    "image_std": STATISTICS["clip"][1],
 }
 # What each class takes for what the file leaves out.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -147,7 +142,7 @@ def _normalization(options: Mapping[str, Any]) -> str:
     std = tuple(value / factor for value in std)
     if (mean, std) == _HALF:
         return "value_range(-1, 1)"
-    for name, statistics in _NAMED.items():
+    for name, statistics in STATISTICS.items():
         if (mean, std) == statistics:
             return f'normalize("{name}")'
     return f"normalize({mean}, {std})"
@@ -163,7 +158,7 @@ def processor_of(ops: str) -> dict[str, Any]:
     Raises:
       UserError: Ops that no processor of transformers does alike.
     """
-    calls = [c for c in parse_pipeline(ops) if c.name not in ("onehot", "keep", "drop")]
+    calls = [c for c in parse_pipeline(ops) if c.name not in LABEL_OPS]
     found: dict[str, Any] = {**_DEFAULTS["ViT"], "do_resize": False}
     found["do_convert_rgb"] = True
     del found["crop_size"]
@@ -222,8 +217,8 @@ def _written_normalize(call: Call) -> dict[str, Any]:
     options = {"mean": "imagenet", "std": None} | _arguments(call, "mean", "std")
     mean, std = options["mean"], options["std"]
     std = mean if std is None else std
-    mean = _NAMED[mean][0] if isinstance(mean, str) else mean
-    std = _NAMED[std][1] if isinstance(std, str) else std
+    mean = STATISTICS[mean][0] if isinstance(mean, str) else mean
+    std = STATISTICS[std][1] if isinstance(std, str) else std
     return {"image_mean": list(mean), "image_std": list(std)}
 
 

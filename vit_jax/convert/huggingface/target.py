@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What transformers can hold of our models, and its config.json for them."""
+"""What transformers can hold of our models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flax import linen as nn
 
-from vit_jax.convert.huggingface_config import both
+from vit_jax.convert.huggingface.config import both
 from vit_jax.errors import UserError
 from vit_jax.models.layers.pyramid import Pyramid
-
-_ACTIVATIONS = {"erf": "gelu", "tanh": "gelu_pytorch_tanh"}
 
 # Values of fields that a layout has; where a field is not listed, any will do.
 _EVERY_VIT = {
@@ -130,7 +128,7 @@ def check_sizes(kind: str, model: nn.Module, image: Sequence[int]) -> None:
       UserError: They are not.
     """
     fields: Any = model
-    sizes = {"image": _image_size(fields, image)}
+    sizes = {"image": image_size(fields, image)}
     sizes |= {"patch": getattr(fields, "patch_size", 1)}
     sizes |= {"window": getattr(fields, "window_size", 1)}
     for what, size in sizes.items():
@@ -156,92 +154,6 @@ def check_sizes(kind: str, model: nn.Module, image: Sequence[int]) -> None:
             )
 
 
-def _image_size(fields: Any, image: Sequence[int]) -> Any:
-    resolution = getattr(fields, "resolution", None)
-    return tuple(image[:2]) if resolution is None else resolution
-
-
-def label_entries(names: Sequence[str] | None, classes: int) -> dict[str, Any]:
-    """Returns the entries of a config.json that name the classes."""
-    names = names or [f"LABEL_{i}" for i in range(classes)]
-    return {
-        "id2label": {str(i): name for i, name in enumerate(names)},
-        "label2id": {name: i for i, name in enumerate(names)},
-    }
-
-
-def size_entries(kind: str, model: nn.Module, image: Sequence[int]) -> dict[str, Any]:
-    """Returns the entries of a config.json that say sizes and numerics.
-
-    Args:
-      kind: The `model_type`.
-      model: A model that the layout can hold.
-      image: Height, width and channels of its images.
-    """
-    fields: Any = model
-    if kind == "bit":
-        width = 64 * fields.width_factor
-        stages = len(fields.stages)
-        return {
-            "num_channels": image[2],
-            "embedding_size": width,
-            "hidden_sizes": [width * 4 * 2**i for i in range(stages)],
-            "depths": list(fields.stages),
-            "layer_type": "preactivation",
-            "global_padding": None,
-            "embedding_dynamic_padding": False,
-            "output_stride": max(32, 2 ** (stages + 1)),
-        }
-    size = _image_size(fields, image)
-    entries = {
-        "num_channels": image[2],
-        "image_size": _listed(size),
-        "patch_size": _listed(fields.patch_size),
-        "hidden_act": _ACTIVATIONS[fields.gelu],
-        "layer_norm_eps": fields.norm_eps,
-    }
-    if kind in ("swin", "swinv2"):
-        return entries | _swin_entries(kind, fields)
-    entries |= {
-        "hidden_size": fields.width,
-        "num_hidden_layers": fields.depth,
-        "num_attention_heads": fields.num_heads,
-    }
-    if kind.startswith("siglip"):
-        use_head = {"vision_use_head": fields.pool == "map"}
-        return entries | {"intermediate_size": fields.mlp_dim} | use_head
-    entries["qkv_bias"] = True
-    if kind.startswith("dinov2"):
-        gated = fields.mlp == "swiglu"
-        entries |= {"mlp_ratio": mlp_ratio(fields), "use_swiglu_ffn": gated}
-        if kind == "dinov2_with_registers":
-            entries["num_register_tokens"] = fields.num_registers
-        return entries
-    entries["intermediate_size"] = fields.mlp_dim
-    if fields.representation_size:
-        entries["pooler_output_size"] = fields.representation_size
-    return entries
-
-
-def _swin_entries(kind: str, fields: Any) -> dict[str, Any]:
-    stages = len(fields.depths)
-    entries = {
-        "embed_dim": fields.width,
-        "depths": list(fields.depths),
-        "num_heads": list(fields.num_heads),
-        "window_size": both(fields.window_size)[0],
-        "mlp_ratio": float(fields.mlp_ratio),
-        "qkv_bias": True,
-        "use_absolute_embeddings": getattr(fields, "absolute_positions", False),
-        "drop_path_rate": fields.drop_path_rate,
-    }
-    if kind == "swinv2":
-        before = fields.pretrained_window_size or 0
-        sizes = [before] * stages if isinstance(before, int) else list(before)
-        entries["pretrained_window_sizes"] = sizes
-    return entries
-
-
 def mlp_ratio(fields: Any) -> int | None:
     """Returns the whole `mlp_ratio` that gives DINOv2 an MLP's width; None if none."""
     for ratio in range(1, 33):
@@ -254,6 +166,7 @@ def mlp_ratio(fields: Any) -> int | None:
     return None
 
 
-def _listed(size: Any) -> int | list[int]:
-    rows, columns = both(size)
-    return rows if rows == columns else [rows, columns]
+def image_size(fields: Any, image: Sequence[int]) -> Any:
+    """Returns the size of images that a model is made for."""
+    resolution = getattr(fields, "resolution", None)
+    return tuple(image[:2]) if resolution is None else resolution
