@@ -64,15 +64,18 @@ def work(job: dict) -> int:
     """Does a job in a fork of this process, in which JAX has not started yet."""
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = 1
     try:
         os.environ.update(job["environment"])
         train(job["workdir"], job["moment"], job["step"])
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
+        status = 0
+    finally:
+        if status:
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(status)
 
 
 for line in sys.stdin:
-    print(work(json.loads(line)), flush=True)
+    sys.stdout.write(f"{work(json.loads(line))}\n")
+    sys.stdout.flush()

@@ -3,7 +3,7 @@
 
 Our names are those of google-research/vision_transformer (ViT, hybrids, Mixer) and of
 big_vision (BiT), so that most arrays keep theirs. Files differ in age and in what wrote
-them: `google_legacy.py`, `google_vit.py` and `google_bit.py` know how. Names decide,
+them: `legacy.py`, `vit.py` and `bit.py` know how. Names decide,
 never roots. Such a file tells neither numerics nor preprocessing; a preset does.
 Pooling, where no array tells it, is that of the preset, or the mean.
 """
@@ -18,7 +18,7 @@ from absl import logging
 
 from vit_jax import trees
 from vit_jax.checkpoints.checkpoint import Checkpoint
-from vit_jax.convert import google_bit, google_legacy, google_vit
+from vit_jax.convert.google import bit, legacy, vit
 from vit_jax.convert.identify import check_family, identify
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog, presets
@@ -29,7 +29,7 @@ ROOTS = ("", "opt/target/", "target/", "params/img/", "params/", "img/")
 # The first array of a model.
 _FIRST = re.compile(
     r"((?:.*/)?)(?:embedding/kernel|stem/kernel|(?<!root_block/)conv_root/kernel|"
-    rf"root_block/conv_root/kernel|{google_bit.ROOT.pattern})"
+    rf"root_block/conv_root/kernel|{bit.ROOT.pattern})"
 )
 _GROUP_NORM = re.compile(r"(.*/)?(gn_root|gn[123]|gn_proj|norm-pre-head)/(scale|bias)")
 # Fields that change what weights mean and that no array tells.
@@ -58,7 +58,7 @@ def read(
     """Makes a checkpoint of arrays in Google's names; no value changes.
 
     The exception is a table of big_vision with a row for the class token, see
-    `google_vit.from_big_vision`.
+    `vit.from_big_vision`.
 
     Args:
       tensors: By slash-joined name.
@@ -126,26 +126,26 @@ def _to_ours(
     arrays: Mapping[str, np.ndarray], root: str, preset: str | None
 ) -> tuple[dict[str, np.ndarray], str]:
     """Returns arrays in our names, and the preset that their layout usually has."""
-    if any(google_bit.ROOT.fullmatch(name) for name in arrays):
-        return google_bit.from_tensorflow(arrays), "bit"
+    if any(bit.ROOT.fullmatch(name) for name in arrays):
+        return bit.from_tensorflow(arrays), "bit"
     arrays = {
         name: array.reshape(-1)
         if _GROUP_NORM.fullmatch(name) and array.shape[:-1] == (1, 1, 1)
         else array
-        for name, array in google_legacy.modernised(arrays).items()
+        for name, array in legacy.modernised(arrays).items()
     }
     if "stem/kernel" in arrays:
         return arrays, "mixer"
     if "root_block/conv_root/kernel" in arrays:
         return arrays, "bit-big-vision"
     family = "hybrid" if "conv_root/kernel" in arrays else "vit"
-    big_vision = google_vit.is_big_vision(arrays)
+    big_vision = vit.is_big_vision(arrays)
     if preset is not None:
         check_family(preset, family)
         fields = presets.find(preset).fields
         big_vision = big_vision or not fields.get("class_position", True)
     if big_vision:
-        arrays = google_vit.from_big_vision(arrays)
+        arrays = vit.from_big_vision(arrays)
     usual = {"hybrid": "google-hybrid", "vit": "google-vit"}[family]
     if big_vision and family == "vit":
         tower = "img" in root.split("/") and "MAPHead_0/probe" in arrays
@@ -174,17 +174,17 @@ def tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     model: Any = build_model(**checkpoint.model)
     params = trees.flatten(checkpoint.params)
     if family in ("vit", "hybrid"):
-        google_vit.refuse_what_has_no_name(model, checkpoint.image_shape)
-        params = google_vit.fold_layer_scale(params)
+        vit.refuse_what_has_no_name(model, checkpoint.image_shape)
+        params = vit.fold_layer_scale(params)
         if not model.class_position:
-            params = google_vit.to_big_vision(params)
+            params = vit.to_big_vision(params)
     elif family == "mixer" and checkpoint.image_shape[0] != checkpoint.image_shape[1]:
         raise UserError(
             "a file in Google's names can only hold a Mixer for square images; write "
             "it in our own form"
         )
     elif family == "bit" and model.pool_padding == "zero":
-        params = google_bit.to_tensorflow(params)
+        params = bit.to_tensorflow(params)
     elif family == "bit":
         params = {
             name: array[None, None, None] if _GROUP_NORM.fullmatch(name) else array
