@@ -171,10 +171,11 @@ def test_what_is_prepared_runs_once_and_what_is_not_is_named(
     assert "| **all, mean of 19** | not all run | 77.63 |" in table
     for task, reason in (
         ("pets", "run 'tfds build oxford_iiit_pet'"),
-        ("kitti_dist", r"no prepared version 3.1.0; it holds 3.3.0"),
+        ("kitti_dist", "no prepared version 3.1.0; run 'tfds build kitti:3.1.0'"),
+        ("clevr_count", "/clevr does not exist; run 'tfds build clevr'"),
         ("eurosat", "run 'tfds build eurosat/rgb'"),
     ):
-        (line,) = [x for x in table.splitlines() if x.startswith(f"not run: {task} ")]
+        (line,) = [x for x in table.splitlines() if x.startswith(f"not run: {task}:")]
         assert reason in line
     assert start(monkeypatch, workdir, *more) == 0
     assert len(runs) == 4
@@ -191,13 +192,18 @@ def test_results_of_two_checkpoints_do_not_mix(workdir, monkeypatch, capsys):
     assert "| sun397 | 60.00 ± 14.14 | 65.0 " in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("data_dir")
-def test_a_dry_run_prints_commands(workdir, runs, monkeypatch, capsys):
-    assert start(monkeypatch, workdir, "--tasks=dtd,pets", "--dry_run") == 0
+def test_a_dry_run_prints_commands(workdir, data_dir, runs, monkeypatch, capsys):
+    monkeypatch.delenv("TFDS_DATA_DIR")
+    more = ("--tasks=dtd,pets", "--dry_run", f"--data_dir={data_dir}")
+    assert start(monkeypatch, workdir, *more) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in printed] == [
-        "--config.seed=0",
-        "--config.seed=1",
+    assert [line.split()[-3:] for line in printed] == [
+        [
+            f"--config.seed={seed}",
+            f"--config.data.data_dir={data_dir}",
+            f"--config.evaluators.val.data_dir={data_dir}",
+        ]
+        for seed in (0, 1)
     ]
     assert runs == []
     assert not workdir.exists()

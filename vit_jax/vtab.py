@@ -3,7 +3,7 @@ r"""Runs VTAB-1k (arXiv:1910.04867): fine-tunes a checkpoint on 19 small tasks.
 
   python -m vit_jax.vtab --init=ViT-L_16.npz --workdir=runs/vtab
   python -m vit_jax.vtab --init=runs/pretraining --workdir=runs/vtab \
-      --tasks=natural,kitti_dist --seeds=1 --config.data.data_dir=/data/tfds
+      --tasks=natural,kitti_dist --seeds=1 --data_dir=/data/tfds
 
 Each task is trained on 1,000 images once a seed, as configs/vtab.py says, in a process
 and a directory of its own, DIR/TASK/seed_S; --config.a.b=VALUE changes all of them. The
@@ -66,6 +66,13 @@ _SEEDS = flags.DEFINE_integer(
 _JOBS = flags.DEFINE_integer(
     "jobs", 1, "Runs at a time on this machine.", lower_bound=1, flag_values=FLAGS
 )
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir",
+    None,
+    "Where TensorFlow Datasets are prepared. Default: that of the config, which is "
+    "TFDS_DATA_DIR.",
+    flag_values=FLAGS,
+)
 _DRY_RUN = flags.DEFINE_boolean(
     "dry_run",
     False,
@@ -97,9 +104,8 @@ def main(argv: Sequence[str]) -> int:
 
     workdir = command.absolute_workdir(_WORKDIR.value)
     seeds = range(_SEEDS.value)
-    arguments = command.arguments(
-        without=("config", "workdir", "tasks", "seeds", "jobs", "dry_run")
-    )
+    own = ("config", "workdir", "tasks", "seeds", "jobs", "data_dir", "dry_run")
+    arguments = command.arguments(without=own)
     path = epath.Path(workdir) / "vtab.json"
     state = cells.load(path)
     _check_same_study(state, [f"--config={_CONFIG.value}", *arguments], workdir)
@@ -113,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
             commands[_cell(name, seed)] = cells.finetune_command(
                 [f"--config={tasks[name].spec}", *arguments],
                 f"{workdir}/{_cell(name, seed)}",
-                {"seed": seed},
+                {"seed": seed, **_data_dirs()},
             )
     status = cells.run_all(commands, state, path, _JOBS.value, _DRY_RUN.value)
     if status is not None:
@@ -129,9 +135,8 @@ def main(argv: Sequence[str]) -> int:
         )
     official = all(tasks[name].official for name in VTAB_TASKS if scores[name])
     table = make_table(scores, len(seeds), official)
-    left_out = [f"{n} ({t.missing})" for n, t in tasks.items() if t.missing]
     lines = [f"Top-1 accuracy in %: {' '.join(state['arguments'])}", "", table]
-    lines += [f"not run: {line}" for line in left_out]
+    lines += [f"not run: {n}: {t.missing}" for n, t in tasks.items() if t.missing]
     text = "\n".join(lines) + "\n"
     (epath.Path(workdir) / "vtab.md").write_text(text)
     print(text, end="")
@@ -181,12 +186,12 @@ def _look_up(task: str) -> _Task:
     benchmark = find_benchmark(
         (data.dataset, data.split), (evaluator.dataset, evaluator.split)
     )
-    missing = _missing(data.dataset, data.get("data_dir"))
+    missing = _missing(data.dataset, _DATA_DIR.value or data.get("data_dir"))
     return _Task(spec, missing, benchmark == vtab_name(task))
 
 
 def _missing(dataset: str, data_dir: str | None) -> str | None:
-    """Returns why a data set cannot be opened, None if it was prepared."""
+    """Returns why a data set cannot be opened and what to do; None if it can."""
     from vit_jax.data.examples import Request
     from vit_jax.data.forms.tfds import find_prepared
     from vit_jax.data.sources import parse_dataset
@@ -197,8 +202,17 @@ def _missing(dataset: str, data_dir: str | None) -> str | None:
     try:
         find_prepared(Request(location, options, [], data_dir=data_dir))
     except UserError as err:
-        return str(err)
+        build = location.partition(":")[0] if "*" in location else location
+        return f"{str(err).split(';')[0]}; run 'tfds build {build}'"
     return None
+
+
+def _data_dirs() -> dict[str, str]:
+    if _DATA_DIR.value is None:
+        return {}
+    evaluator = METRIC.partition("/")[0]
+    fields = ("data.data_dir", f"evaluators.{evaluator}.data_dir")
+    return dict.fromkeys(fields, _DATA_DIR.value)
 
 
 def _cell(task: str, seed: int) -> str:

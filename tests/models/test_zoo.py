@@ -2,6 +2,7 @@
 """The contract of the zoo: every row of the catalogue, one tiny model per family."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -69,6 +70,14 @@ def random_params(model, image):
         return jnp.asarray(values, leaf.dtype)
 
     return trees.map_with_name(draw, shapes)
+
+
+@functools.cache
+def evaluated(family, **overrides):
+    """Parameters, logits and outputs of a tiny model; compiled once for all tests."""
+    model, image = tiny(family, **overrides), images()
+    params = random_params(model, image)
+    return params, *jax.jit(model.apply)({"params": params}, image)
 
 
 def shapes_of(name, num_classes=1000, side=224, **overrides):
@@ -151,9 +160,7 @@ def family(request):
 
 
 def test_logits_and_required_outputs_are_finite_and_float32(family):
-    model, image = tiny(family), images()
-    params = random_params(model, image)
-    logits, out = jax.jit(model.apply)({"params": params}, image)
+    _, logits, out = evaluated(family)
     assert logits.shape == (2, 3)
     assert logits.dtype == jnp.float32
     assert {"stem", "pre_logits", "logits"} <= set(out)
@@ -211,10 +218,12 @@ def test_evaluation_is_deterministic_and_training_is_not(family):
     assert np.abs(train_logits(0) - first).max() > 1e-3
 
 
-def test_training_without_rates_needs_no_random_stream_and_equals_evaluation(family):
+def test_training_without_rates_needs_no_random_stream_and_equals_evaluation(
+    family, as_users
+):
     model, image = tiny(family), images()
     params = random_params(model, image)
-    apply = jax.jit(model.apply, static_argnames="train")
+    apply = jax.jit(model.apply, static_argnames="train", compiler_options=as_users)
     np.testing.assert_array_equal(
         apply({"params": params}, image, train=True)[0],
         apply({"params": params}, image, train=False)[0],
@@ -222,13 +231,12 @@ def test_training_without_rates_needs_no_random_stream_and_equals_evaluation(fam
 
 
 def test_bfloat16_keeps_parameters_and_logits_in_float32(family):
-    model, image = tiny(family, dtype="bfloat16"), images()
-    params = random_params(model, image)
-    logits, out = jax.jit(model.apply)({"params": params}, image)
+    params, logits, out = evaluated(family, dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
     assert logits.dtype == jnp.float32
     assert out["stem"].dtype == out["pre_logits"].dtype == jnp.bfloat16
-    full, _ = jax.jit(tiny(family).apply)({"params": params}, image)
+    same, full, _ = evaluated(family)
+    jax.tree.map(np.testing.assert_array_equal, params, same)
     # bfloat16 has 8 bits: a few roundings of 2^-9 each, on logits of size 1.
     assert 0 < np.abs(logits - full).max() < 0.1
 
@@ -243,11 +251,13 @@ def test_parameter_dtype_is_a_setting_of_its_own(family):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", sorted(set(TINY) - set(WITHOUT_ATTENTION)))
-def test_asking_for_attention_does_not_change_the_logits(family, dtype):
+def test_asking_for_attention_does_not_change_the_logits(family, dtype, as_users):
     model, image = tiny(family, dtype=dtype), images()
     params = random_params(model, image)
 
-    apply = jax.jit(model.apply, static_argnames="return_attention")
+    apply = jax.jit(
+        model.apply, static_argnames="return_attention", compiler_options=as_users
+    )
     plain, without = apply({"params": params}, image)
     asked, out = apply({"params": params}, image, return_attention=True)
     np.testing.assert_array_equal(plain, asked)
@@ -265,16 +275,13 @@ def test_attention_is_refused_where_there_is_none(family):
 
 
 def test_model_maps_over_a_leading_axis(family):
-    model, image = tiny(family), images(batch=4)
-    params = random_params(model, image)
+    params, expected, _ = evaluated(family)
 
     def logits(image):
-        return model.apply({"params": params}, image)[0]
+        return tiny(family).apply({"params": params}, image)[0]
 
-    mapped = jax.jit(jax.vmap(logits))(image.reshape(2, 2, 8, 8, 3))
-    np.testing.assert_allclose(
-        mapped.reshape(4, 3), jax.jit(logits)(image), atol=1e-5, rtol=1e-5
-    )
+    mapped = jax.jit(jax.vmap(logits))(images().reshape(2, 1, 8, 8, 3))
+    np.testing.assert_allclose(mapped.reshape(2, 3), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_integer_pixels_are_refused(family):

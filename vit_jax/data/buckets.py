@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from etils import epath
 
@@ -88,7 +89,7 @@ class _BucketStream(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:
+    def readinto(self, buffer: Any) -> int:
         with bucket_errors(self._path):
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data

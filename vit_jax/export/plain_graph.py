@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Literal
 
 from vit_jax.errors import UserError
@@ -63,11 +64,11 @@ def _apply(equation: Any, inputs: list[Any]) -> Sequence[Any]:
         return evaluate(fields[CALLS[name]], *inputs)
     if name == "platform_index":
         return [np.int32(fields["platforms"].index(None))]
-    known = not any(isinstance(value, jax.core.Tracer) for value in inputs)
-    if name == "cond" and not isinstance(inputs[0], jax.core.Tracer):
+    known = not any(isinstance(value, Tracer) for value in inputs)
+    if name == "cond" and not isinstance(inputs[0], Tracer):
         return evaluate(fields["branches"][int(inputs[0])], *inputs[1:])
     if name == "pad":
-        return [_pad(*inputs, fields["padding_config"])]
+        return [_pad(inputs[0], inputs[1], fields["padding_config"])]
     if name == "reduce_window_max":
         return [_max_windows(inputs[0], **fields)]
     if known and name in ("clamp", "convert_element_type"):  # of a platform's index
