@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that starts from a checkpoint: what it takes, what starts anew, what is told."""
+"""A run that starts from a checkpoint: what it takes, and what starts anew."""
 
 import pathlib
 from typing import Any
@@ -185,7 +185,7 @@ def test_a_model_of_other_sizes_is_refused_with_names(weights: str):
 def test_without_a_checkpoint_the_config_is_not_whole():
     config = config_lib.load(f"{FINETUNE}:smoke")
     config.init = None
-    with pytest.raises(UserError, match="vit_jax.finetune with --init=CHECKPOINT"):
+    with pytest.raises(UserError, match=r"vit_jax\.finetune with --init=CHECKPOINT"):
         build.make_blueprint(config)
 
 

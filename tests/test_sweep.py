@@ -135,5 +135,5 @@ def test_a_mistake_is_named(workdir: pathlib.Path, change: dict, message: str):
 def test_a_config_without_a_sweep_is_refused(workdir: pathlib.Path):
     config = config_lib.load(f"{FINETUNE}:smoke")
     del config["sweep"]
-    with pytest.raises(UserError, match="config.sweep is missing; --sweep needs"):
+    with pytest.raises(UserError, match=r"config.sweep is missing; --sweep needs"):
         sweep.run(config, str(workdir), ARGUMENTS, 1, False)

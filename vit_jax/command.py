@@ -2,8 +2,10 @@
 """What every entry point does first and last: flags, log lines, exit status.
 
 Exit status: 0 done, and `--help`; 1 a mistake that the user can mend, told in one
-line; 2 wrong usage; 75 stopped by a signal after a checkpoint was written. Anything
-else that leaves `main` is a bug and shows its traceback.
+line; 2 wrong usage; 70 a failure that another start may not meet again: a run that
+hangs, or an internal error in one of several processes; 75 stopped by a signal after a
+checkpoint was written. Anything else that leaves `main` is a bug and shows its
+traceback.
 """
 
 import logging as python_logging
@@ -12,6 +14,7 @@ import pathlib
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
 from absl import flags, logging
@@ -20,7 +23,7 @@ from ml_collections import ConfigDict
 from vit_jax import config as config_lib
 from vit_jax.errors import UserError, nearest
 
-DONE, MENDABLE, USAGE, INTERRUPTED = 0, 1, 2, 75
+DONE, MENDABLE, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 70, 75
 
 # Each command has flags of its own: two commands may then use one name for different
 # things, and importing a command changes nothing in the others.
@@ -39,11 +42,43 @@ _TRACEBACK = flags.DEFINE_boolean(
     flag_values=_SHARED,
 )
 
+# Of the commands that train.
+_CLUSTER = flags.FlagValues()
+flags.DEFINE_string(
+    "coordinator_address",
+    None,
+    "HOST:PORT of process 0, if one of several processes; found out by itself on Cloud "
+    "TPU, in GKE and in SLURM.",
+    flag_values=_CLUSTER,
+)
+flags.DEFINE_integer(
+    "num_processes",
+    None,
+    "How many processes train one model together.",
+    lower_bound=1,
+    flag_values=_CLUSTER,
+)
+flags.DEFINE_integer(
+    "process_id",
+    None,
+    "Number of this process, from 0 on.",
+    lower_bound=0,
+    flag_values=_CLUSTER,
+)
+_HEARTBEAT = flags.DEFINE_integer(
+    "heartbeat_seconds",
+    60,
+    "A process that is silent for so long is taken for dead, and all end.",
+    lower_bound=1,
+    flag_values=_CLUSTER,
+)
+
 
 def run(
     main: Callable[[Sequence[str]], int | None],
     doc: str | None,
     own_flags: flags.FlagValues,
+    trains: bool = False,
 ) -> None:
     """Parses the flags, calls `main` and leaves the process.
 
@@ -51,7 +86,10 @@ def run(
       main: Takes the arguments that are no flags, returns the exit status (None: 0).
       doc: The module's docstring: a description and an example, shown by `--help`.
       own_flags: The flags of this command, beside those that all commands share.
+      trains: Whether it calls `train`, in several processes if need be.
     """
+    if trains:
+        own_flags.append_flag_values(_CLUSTER)
     own_flags.append_flag_values(_SHARED)
     sys.exit(_run(main, doc or "", own_flags, sys.argv))
 
@@ -106,7 +144,7 @@ def start_jax() -> None:
 
 
 def train(config: ConfigDict, workdir: str, check: bool) -> int:
-    """Runs the job of a config, or only checks it.
+    """Runs the job of a config, or only checks it; alone or with other processes.
 
     Args:
       config: The config, with the command line applied.
@@ -123,16 +161,30 @@ def train(config: ConfigDict, workdir: str, check: bool) -> int:
 
     stop = StopRequest()
     start_jax()
+    from vit_jax import distributed
+
+    given = {name: _CLUSTER[name].value for name in _CLUSTER}
+    distributed.start(given, _HEARTBEAT.value)
+    with distributed.Together(_show):
+        _name_process()
+        return _train(config, workdir, check, stop)
+
+
+def _train(
+    config: ConfigDict, workdir: str, check: bool, stop: Callable[[], bool]
+) -> int:
     from vit_jax import build, record
     from vit_jax.train import loop
+    from vit_jax.train.watchdog import Watchdog, check_seconds
 
     start = time.monotonic()
+    watchdog = Watchdog(check_seconds(config.get("watchdog_seconds")))
     blueprint = build.make_blueprint(config)
     if check:
         build.check_run(blueprint, workdir)
         return DONE
-    with build.build_run(blueprint, workdir) as run:
-        _, stopped = loop.train(run, lambda: stop.requested)
+    with build.build_run(blueprint, workdir) as run, watchdog:
+        _, stopped = loop.train(run, stop, watchdog.alive)
     if stopped:
         return INTERRUPTED
     record.summarize(workdir, time.monotonic() - start)
@@ -158,6 +210,7 @@ def _run(
         sys.stderr.write(f"usage error: {text.rstrip('.')}{hint} (see --help)\n")
         return USAGE
     _SHARED.mark_as_parsed()
+    _CLUSTER.mark_as_parsed()
     # The flags of absl itself, which its logging reads, keep their defaults.
     flags.FLAGS.mark_as_parsed()
     _set_up_logging()
@@ -166,15 +219,25 @@ def _run(
     except UserError as err:
         if _TRACEBACK.value:
             raise
-        sys.stderr.write(f"error: {' '.join(str(err).split())}\n")
-        return MENDABLE
+        return _show(err)
     except BrokenPipeError:
         # The reader of our standard output went away, as `| head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as err:
+        return _show(err)
+
+
+def _show(error: BaseException) -> int:
+    """Tells about an error that ends the process; returns the exit status."""
+    if isinstance(error, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
         return 130
+    if isinstance(error, UserError) and not _TRACEBACK.value:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        return MENDABLE
+    traceback.print_exception(error)
+    return MENDABLE if isinstance(error, UserError) else FAILED
 
 
 def _split_overrides(
@@ -207,18 +270,31 @@ def _print_help(doc: str, own_flags: flags.FlagValues) -> None:
 _PACKAGE = str(pathlib.Path(__file__).parent)
 
 
+def _name_process() -> None:
+    """Of several processes, lets the first tell what happens and all warn by number."""
+    import jax
+
+    if jax.process_count() > 1:
+        _OwnLines.silent = jax.process_index() > 0
+        _Formatter.process = f"[{jax.process_index()}] "
+
+
 class _OwnLines(python_logging.Filter):
     """Lets warnings through, and of the information only what this package says."""
 
+    silent = False
+
     def filter(self, record: python_logging.LogRecord) -> bool:
-        own = record.pathname.startswith(_PACKAGE)
+        own = record.pathname.startswith(_PACKAGE) and not self.silent
         return own or record.levelno >= python_logging.WARNING
 
 
 class _Formatter(python_logging.Formatter):
+    process = ""
+
     def format(self, record: python_logging.LogRecord) -> str:
         level = record.levelname.lower()
-        prefix = "" if level == "info" else f"{level}: "
+        prefix = self.process + ("" if level == "info" else f"{level}: ")
         text = f"{self.formatTime(record, '%H:%M:%S')} {prefix}{record.getMessage()}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)

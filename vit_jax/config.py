@@ -40,6 +40,7 @@ FIELDS = (
     "seed",
     "profile_steps",
     "keep_checkpoints",
+    "watchdog_seconds",
     *(
         f"{name}_{unit}"
         for name in ("total", "log", "checkpoint", "keep_checkpoint")

@@ -48,4 +48,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    command.run(main, __doc__, FLAGS)
+    command.run(main, __doc__, FLAGS, trains=True)

@@ -26,7 +26,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 import vit_jax
-from vit_jax import metrics, sharding
+from vit_jax import distributed, metrics, sharding
 from vit_jax.data import contact_sheet
 from vit_jax.data.examples import Source
 from vit_jax.errors import UserError
@@ -43,7 +43,8 @@ def prepare_workdir(workdir: str, config: Mapping[str, Any]) -> None:
       config: The resolved config as plain dictionaries.
 
     Raises:
-      UserError: The directory cannot be made or written.
+      UserError: The directory cannot be made or written, or it is not the same one for
+        all processes.
     """
     path = epath.Path(workdir)
     content = json.loads(json.dumps(config, default=list))
@@ -58,6 +59,12 @@ def prepare_workdir(workdir: str, config: Mapping[str, Any]) -> None:
             f"cannot use the workdir {workdir}: {err}; name a folder that can be "
             "written with --workdir"
         ) from err
+    distributed.wait_for_all("workdir")
+    if not file.exists():
+        raise UserError(
+            f"the workdir {workdir} of process {jax.process_index()} is not that of "
+            "process 0; name a folder that all hosts share, such as gs://BUCKET/RUN"
+        )
     changed = sorted(_differences(before, content))
     if changed:
         logging.warning(
@@ -159,6 +166,8 @@ def write_contact_sheet(
     Raises:
       UserError: The file cannot be written.
     """
+    if jax.process_index() != 0:
+        return
     targets = batch.get("labels", batch.get("label"))
     captions = [_caption(target, class_names) for target in np.asarray(targets)[:32]]
     sheet = contact_sheet.contact_sheet(np.asarray(batch["image"])[:32], captions)
@@ -287,6 +296,8 @@ def profiler(workdir: str, step: int | None) -> Callable[[int], Any]:
 
 def summarize(workdir: str, seconds: float) -> None:
     """Tells how a run ended, from its metrics, and what to do with it."""
+    if jax.process_index() != 0:
+        return
     lines = metrics.read_metrics(workdir)
     results: dict[str, float] = {}
     for line in lines:

@@ -21,7 +21,7 @@ from vit_jax import trees
 from vit_jax.checkpoints import files
 from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.convert import google
-from vit_jax.convert.parameters import parameter_shapes
+from vit_jax.convert.identify.parameters import parameter_shapes
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog, list_models, stacking
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from vit_jax.convert.identify import identify
-from vit_jax.convert.parameters import parameter_shapes
+from vit_jax.convert.identify.parameters import parameter_shapes
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog, list_models
 

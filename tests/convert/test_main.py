@@ -136,9 +136,7 @@ def test_a_difference_is_found_where_it_begins_and_fails(tmp_path: pathlib.Path)
     name = "Transformer/encoderblock_1/MlpBlock_0/Dense_0/kernel"
     changed[name] = changed[name] * 1.01
     path = str(tmp_path / "x.safetensors")
-    native.write(
-        dataclasses.replace(checkpoint, params=trees.unflatten(changed)), path
-    )
+    native.write(dataclasses.replace(checkpoint, params=trees.unflatten(changed)), path)
     verdict = verify.verify(checkpoint, path, "native")
     assert not verdict.equal
     over = {d.name for d in verdict.differences if d.relative > 1e-4}

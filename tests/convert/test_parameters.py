@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from vit_jax import trees
-from vit_jax.convert.parameters import parameter_shapes
+from vit_jax.convert.identify.parameters import parameter_shapes
 from vit_jax.models import build_model
 
 TINY = {"width": 16, "depth": 3, "num_heads": 2, "mlp_dim": 32}

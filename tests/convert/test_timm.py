@@ -19,9 +19,9 @@ from safetensors.numpy import load_file, save_file
 from vit_jax import trees
 from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.convert import timm
-from vit_jax.convert.timm_architectures import ARCHITECTURES
-from vit_jax.convert.timm_heads import heads_of
-from vit_jax.convert.timm_names import mlp_ratio
+from vit_jax.convert.timm.architectures import ARCHITECTURES
+from vit_jax.convert.timm.heads import heads_of
+from vit_jax.convert.timm.names import mlp_ratio
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog
 

@@ -72,12 +72,18 @@ def random_params(model, image):
     return trees.map_with_name(draw, shapes)
 
 
-@functools.cache
-def evaluated(family, **overrides):
-    """Parameters, logits and outputs of a tiny model; compiled once for all tests."""
-    model, image = tiny(family, **overrides), images()
-    params = random_params(model, image)
-    return params, *jax.jit(model.apply)({"params": params}, image)
+@pytest.fixture(scope="module")
+def evaluated(as_users):
+    """Gives parameters, logits and outputs of tiny models, compiled once for all."""
+
+    @functools.cache
+    def evaluated(family, **overrides):
+        model, image = tiny(family, **overrides), images()
+        params = random_params(model, image)
+        apply = jax.jit(model.apply, compiler_options=as_users)
+        return params, *apply({"params": params}, image)
+
+    return evaluated
 
 
 def shapes_of(name, num_classes=1000, side=224, **overrides):
@@ -159,8 +165,8 @@ def family(request):
     return request.param
 
 
-def test_logits_and_required_outputs_are_finite_and_float32(family):
-    _, logits, out = evaluated(family)
+def test_logits_and_required_outputs_are_finite_and_float32(family, evaluated):
+    _, logits, out = evaluated(family, dtype="float32")
     assert logits.shape == (2, 3)
     assert logits.dtype == jnp.float32
     assert {"stem", "pre_logits", "logits"} <= set(out)
@@ -219,23 +225,20 @@ def test_evaluation_is_deterministic_and_training_is_not(family):
 
 
 def test_training_without_rates_needs_no_random_stream_and_equals_evaluation(
-    family, as_users
+    family, evaluated, as_users
 ):
-    model, image = tiny(family), images()
-    params = random_params(model, image)
-    apply = jax.jit(model.apply, static_argnames="train", compiler_options=as_users)
-    np.testing.assert_array_equal(
-        apply({"params": params}, image, train=True)[0],
-        apply({"params": params}, image, train=False)[0],
-    )
+    params, expected, _ = evaluated(family, dtype="float32")
+    train = functools.partial(tiny(family).apply, train=True)
+    logits, _ = jax.jit(train, compiler_options=as_users)({"params": params}, images())
+    np.testing.assert_array_equal(logits, expected)
 
 
-def test_bfloat16_keeps_parameters_and_logits_in_float32(family):
+def test_bfloat16_keeps_parameters_and_logits_in_float32(family, evaluated):
     params, logits, out = evaluated(family, dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
     assert logits.dtype == jnp.float32
     assert out["stem"].dtype == out["pre_logits"].dtype == jnp.bfloat16
-    same, full, _ = evaluated(family)
+    same, full, _ = evaluated(family, dtype="float32")
     jax.tree.map(np.testing.assert_array_equal, params, same)
     # bfloat16 has 8 bits: a few roundings of 2^-9 each, on logits of size 1.
     assert 0 < np.abs(logits - full).max() < 0.1
@@ -251,15 +254,13 @@ def test_parameter_dtype_is_a_setting_of_its_own(family):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", sorted(set(TINY) - set(WITHOUT_ATTENTION)))
-def test_asking_for_attention_does_not_change_the_logits(family, dtype, as_users):
-    model, image = tiny(family, dtype=dtype), images()
-    params = random_params(model, image)
-
-    apply = jax.jit(
-        model.apply, static_argnames="return_attention", compiler_options=as_users
-    )
-    plain, without = apply({"params": params}, image)
-    asked, out = apply({"params": params}, image, return_attention=True)
+def test_asking_for_attention_does_not_change_the_logits(
+    family, dtype, evaluated, as_users
+):
+    params, plain, without = evaluated(family, dtype=dtype)
+    ask = functools.partial(tiny(family, dtype=dtype).apply, return_attention=True)
+    apply = jax.jit(ask, compiler_options=as_users)
+    asked, out = apply({"params": params}, images())
     np.testing.assert_array_equal(plain, asked)
     extra = set(out) - set(without)
     assert extra
@@ -274,8 +275,8 @@ def test_attention_is_refused_where_there_is_none(family):
         tiny(family).init(jax.random.key(0), images(), return_attention=True)
 
 
-def test_model_maps_over_a_leading_axis(family):
-    params, expected, _ = evaluated(family)
+def test_model_maps_over_a_leading_axis(family, evaluated):
+    params, expected, _ = evaluated(family, dtype="float32")
 
     def logits(image):
         return tiny(family).apply({"params": params}, image)[0]

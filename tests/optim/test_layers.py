@@ -78,5 +78,5 @@ def test_a_decay_out_of_range_is_refused(decay: float):
 
 
 def test_stacked_blocks_are_refused():
-    with pytest.raises(UserError, match="mesh.scan keeps all blocks in one array"):
+    with pytest.raises(UserError, match=r"mesh\.scan keeps all blocks in one array"):
         decay_rules({"Transformer": {"encoderblock": {"kernel": 1}}}, 0.5)

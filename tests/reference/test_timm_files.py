@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from vit_jax import trees
 from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.convert import swin, timm as ours
-from vit_jax.convert.timm_architectures import ARCHITECTURES
+from vit_jax.convert.timm.architectures import ARCHITECTURES
 from vit_jax.models import build_model, catalog
 
 pytestmark = pytest.mark.reference

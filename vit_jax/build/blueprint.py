@@ -3,7 +3,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -74,8 +74,14 @@ class Blueprint:
         return {use: (s.description, len(s)) for use, s in sources.items()}
 
 
-def make_blueprint(config: ConfigDict) -> Blueprint:
+def make_blueprint(
+    config: ConfigDict, devices: Sequence[Any] | None = None
+) -> Blueprint:
     """Reads a config whole.
+
+    Args:
+      config: The config.
+      devices: What the mesh is made of; None is all devices of all processes.
 
     Raises:
       UserError: Anything in the config or the data that the user can mend.
@@ -87,10 +93,11 @@ def make_blueprint(config: ConfigDict) -> Blueprint:
     # Before the data is opened, which may take a while, for the sake of typos.
     _model(sections["model"], sections["mesh"], 1)
     loss = section_call(losses.build_loss, sections["loss"], "loss")
-    mesh_sizes, rules, _, _ = fields_lib.take(
-        sections["mesh"], "rules", "scan", "remat"
+    mesh_sizes, rules, over_data, _, _ = fields_lib.take(
+        sections["mesh"], "rules", "shard_update", "scan", "remat"
     )
-    mesh = section_call(sharding.make_mesh, mesh_sizes, "mesh")
+    mesh = section_call(sharding.make_mesh, mesh_sizes, "mesh", devices=devices)
+    over_data = sharding.on_tpu(mesh) if over_data is None else over_data
     seed = fields.get("seed") or 0
     targets = sections["loss"].get("name") == "mse"
     data = section_call(
@@ -126,7 +133,7 @@ def make_blueprint(config: ConfigDict) -> Blueprint:
         create=create,
         init_key=init_key,
         pretrained=start,
-        like=_place(jax.eval_shape(create, shapes), mesh, rules),
+        like=_place(jax.eval_shape(create, shapes), mesh, rules, over_data),
         update=make_update(
             _train_apply(model),
             loss,
@@ -135,6 +142,13 @@ def make_blueprint(config: ConfigDict) -> Blueprint:
             average=average,
             mix=data.mix,
             accumulation_steps=_accumulation(accumulation, data),
+            gathering=sharding.make_gathering(
+                shapes,
+                mesh,
+                rules,
+                fields["model"].get("dtype") or "float32",
+                over_data=over_data,
+            ),
         ),
         evaluations=bind_evaluators(
             evaluators,
@@ -242,9 +256,9 @@ def _train_apply(model: nn.Module) -> Callable[..., jax.Array]:
     return apply
 
 
-def _place(shapes: Any, mesh: Mesh, rules: Any) -> Any:
+def _place(shapes: Any, mesh: Mesh, rules: Any, over_data: bool) -> Any:
     """Adds to each shape where on the mesh the array lies."""
-    places = sharding.tree_shardings(shapes, mesh, rules or sharding.REPLICATED)
+    places = sharding.tree_shardings(shapes, mesh, rules, over_data=over_data)
     return jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(
             leaf.shape, leaf.dtype, sharding=place

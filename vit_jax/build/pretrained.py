@@ -180,7 +180,7 @@ def _grid(model: Mapping[str, Any], image_shape: Shape) -> tuple[int, int] | Non
     """Returns rows and columns of patches; None where there are no patches."""
     height, width, _ = image_shape
     variant = catalog.find(model["name"])
-    fields = variant.fields | model
+    fields = {**variant.fields, **model}
     if variant.family not in ("vit", "hybrid"):
         return None
     patch = fields.get("patch_size", 1)

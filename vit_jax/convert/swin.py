@@ -14,11 +14,12 @@ import numpy as np
 
 from vit_jax import trees
 from vit_jax.checkpoints.checkpoint import Checkpoint
-from vit_jax.convert import swin_buffers, timm, timm_writing
+from vit_jax.convert import timm
 from vit_jax.convert.identify import identify
 from vit_jax.convert.rules import to_ours, to_theirs
-from vit_jax.convert.timm_heads import swin_heads
-from vit_jax.convert.timm_tables import OFFICIAL_SWIN
+from vit_jax.convert.timm import swin_buffers, writing
+from vit_jax.convert.timm.heads import swin_heads
+from vit_jax.convert.timm.tables import OFFICIAL_SWIN
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog, presets
 
@@ -56,8 +57,8 @@ def read(
     version = "swin-v2" if _is_v2(tensors) else "swin"
     table, params = OFFICIAL_SWIN[version], swin_buffers.without_buffers(tensors)
     metadata = metadata or {}
-    if timm_writing.DESCRIPTION in metadata:
-        description = json.loads(metadata[timm_writing.DESCRIPTION])
+    if writing.DESCRIPTION in metadata:
+        description = json.loads(metadata[writing.DESCRIPTION])
         return timm.described(table, params, description, preset)
     heads = swin_heads(version, params)
     flat = to_ours(table, params, heads, f"official {version}")
@@ -91,7 +92,7 @@ def tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
         )
     model: Any = build_model(**checkpoint.model)
     flat = trees.flatten(checkpoint.params)
-    timm_writing.refuse(model, flat, absolute_positions=True)
+    writing.refuse(model, flat, absolute_positions=True)
     what = f"{checkpoint.model['name']} for official Swin"
     return to_theirs(OFFICIAL_SWIN[family], flat, model.num_heads, what)
 
@@ -100,7 +101,7 @@ def metadata(checkpoint: Checkpoint) -> dict[str, str]:
     """Returns our description, for the metadata of a safetensors file."""
     return {
         "format": "pt",
-        timm_writing.DESCRIPTION: json.dumps(checkpoint.description()),
+        writing.DESCRIPTION: json.dumps(checkpoint.description()),
     }
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from absl import logging
 
 from vit_jax.checkpoints.checkpoint import Checkpoint
-from vit_jax.convert import load_checkpoint, timm_writing
+from vit_jax.convert import load_checkpoint, timm
 from vit_jax.data import pixels
 from vit_jax.data.sources import open_source
 from vit_jax.models import build_model
@@ -155,7 +155,7 @@ def _ours(checkpoint: Checkpoint) -> Runner:
 
 def _other_side(checkpoint: Checkpoint, path: str, form: str) -> tuple[str, Runner]:
     if form == "timm" and _imports("torch", "timm"):
-        call = timm_writing.timm_call(checkpoint)
+        call = timm.timm_call(checkpoint)
         if call.name is not None:
             return f"timm's {call.name}", _timm(call, path)
     if form == "huggingface" and _imports("torch", "transformers"):
@@ -185,9 +185,9 @@ def _imports(*names: str) -> bool:
 
 
 def _timm(call: Any, path: str) -> Runner:
-    timm: Any = importlib.import_module("timm")
+    framework: Any = importlib.import_module("timm")
     arguments = {k: _python(v) for k, v in call.arguments.items()}
-    return _torch(timm.create_model(call.name, checkpoint_path=path, **arguments))
+    return _torch(framework.create_model(call.name, checkpoint_path=path, **arguments))
 
 
 def _python(value: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from vit_jax import trees
 from vit_jax.checkpoints import files, native
 from vit_jax.checkpoints.checkpoint import Checkpoint
-from vit_jax.convert import google, huggingface, swin, timm_writing
+from vit_jax.convert import google, huggingface, swin, timm
 from vit_jax.errors import UserError, unknown
 
 Writer = Callable[[Checkpoint, str], Sequence[str]]
@@ -29,11 +29,12 @@ def _google(checkpoint: Checkpoint, path: str) -> Sequence[str]:
 def _timm(checkpoint: Checkpoint, path: str) -> Sequence[str]:
     if not path.endswith(".safetensors"):
         raise UserError(
-            f"timm tells a file's form by its name, so {path!r} must end in .safetensors"
+            f"timm tells a file's form by its name, so {path!r} must end in "
+            ".safetensors"
         )
-    arrays = timm_writing.tensors(checkpoint)
-    files.write_safetensors(path, arrays, timm_writing.metadata(checkpoint))
-    return timm_writing.notes(checkpoint, path)
+    arrays = timm.tensors(checkpoint)
+    files.write_safetensors(path, arrays, timm.metadata(checkpoint))
+    return timm.notes(checkpoint, path)
 
 
 def _swin(checkpoint: Checkpoint, path: str) -> Sequence[str]:
@@ -122,7 +123,7 @@ def average(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
 
     def mean(name: str, array: Any) -> np.ndarray:
         arrays = [np.asarray(each[name], np.float64) for each in flat]
-        return (sum(arrays) / len(arrays)).astype(array.dtype)
+        return np.mean(arrays, axis=0).astype(array.dtype)
 
     params = trees.unflatten(
         {name: mean(name, array) for name, array in flat[0].items()}

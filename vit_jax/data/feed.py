@@ -131,6 +131,7 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
     mix = mixing.build_mix(mixup, cutmix, switch_prob, num_classes)
 
     def host_batches(start_step: int) -> Any:
+        part, parts = sharding.process_part(mesh)
         return pipeline.train_batches(
             source,
             batch_size=batch_size,
@@ -139,8 +140,8 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
             start_step=start_step,
             num_parallel=num_parallel,
             prefetch=prefetch,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            process_index=part,
+            process_count=parts,
             skip_errors=skip_errors,
             repeats=repeats,
         )
@@ -192,12 +193,13 @@ class EvalFeed:
 
     def batches(self) -> Iterator[Batch]:
         """Starts one pass over the split: device batches with `mask` and `row`."""
+        part, parts = sharding.process_part(self.mesh)
         host = pipeline.eval_batches(
             self.source,
             batch_size=self.batch_size,
             ops=self.ops,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            process_index=part,
+            process_count=parts,
         )
         return transfer.prefetch_to_device(host, sharding.batch_sharding(self.mesh))
 

@@ -105,12 +105,18 @@ class Run:
     early_stopping: EarlyStopping | None = None
 
 
-def train(run: Run, should_stop: Callable[[], bool]) -> tuple[TrainState, bool]:
+def train(
+    run: Run,
+    should_stop: Callable[[], bool],
+    alive: Callable[[], Any] = lambda: None,
+) -> tuple[TrainState, bool]:
     """Does the updates that are left of a run.
 
     Args:
       run: What to do.
-      should_stop: Asked after each update; true ends the run after a checkpoint.
+      should_stop: Asked after each update; true ends the run after a checkpoint. All
+        processes get the same answer.
+      alive: Called after each update and each evaluation, for a watchdog.
 
     Returns:
       The last state, and whether the run was stopped before its end.
@@ -124,7 +130,7 @@ def train(run: Run, should_stop: Callable[[], bool]) -> tuple[TrainState, bool]:
     """
     state, schedule = run.state, run.schedule
     step, stopped = int(state.step), False
-    _evaluate(run, state, step, _due_evaluations(run, step, missing=True))
+    _evaluate(run, state, step, _due_evaluations(run, step, missing=True), alive)
     _, over = _judge(run, step)
     progress, window = Progress(step, schedule.total), _Window()
     while step < schedule.total and not stopped and not over:
@@ -133,6 +139,7 @@ def train(run: Run, should_stop: Callable[[], bool]) -> tuple[TrainState, bool]:
         step += 1
         window.measured.append(measured)
         stopped = should_stop()
+        alive()
         progress.tick(step)
         run.profile(step)
 
@@ -149,11 +156,11 @@ def train(run: Run, should_stop: Callable[[], bool]) -> tuple[TrainState, bool]:
             due = {} if stopped else _due_evaluations(run, step)
             if due:
                 progress.clear()
-                _evaluate(run, state, step, due)
+                _evaluate(run, state, step, due, alive)
             best, over = _judge(run, step)
             if over and not last:
                 rest = {k: v for k, v in run.evaluations.items() if k not in due}
-                _evaluate(run, state, step, rest)
+                _evaluate(run, state, step, rest, alive)
             if (best or over) and not (logs or saves):
                 window.close(step, run)
             if saves or best or over:
@@ -210,10 +217,15 @@ def _due_evaluations(
 
 
 def _evaluate(
-    run: Run, state: TrainState, step: int, evaluations: Mapping[str, Evaluation]
+    run: Run,
+    state: TrainState,
+    step: int,
+    evaluations: Mapping[str, Evaluation],
+    alive: Callable[[], Any],
 ) -> None:
     for evaluation in evaluations.values():
         results = dict(evaluation.run(state))
+        alive()
         run.writer.write(step, results)
         shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
         logging.info("step %d  %s", step, shown)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from vit_jax.sharding import Gathering
 from vit_jax.train.state import TrainState
 
 Batch = dict[str, Any]
@@ -24,6 +25,7 @@ def make_update(
     average: Callable[[Any, Any, jax.Array], Any] | None = None,
     mix: Callable[[jax.Array, Batch], Batch] | None = None,
     accumulation_steps: int = 1,
+    gathering: Gathering | None = None,
 ) -> Update:
     """Makes the function that `jit` compiles for a run.
 
@@ -40,6 +42,7 @@ def make_update(
       accumulation_steps: In how many parts, one after another, a batch goes through
         the model. The gradient is that of the whole batch, the memory that of a part;
         a batch that the parts do not divide is filled up with examples of no weight.
+      gathering: For parameters that lie in more parts than a step computes with.
 
     Returns:
       `(state, batch) -> (state, measurements)`; the measurements are the scalars
@@ -57,9 +60,14 @@ def make_update(
         logits = apply(params, batch["image"], rngs)
         return jnp.mean(loss(logits, batch))
 
+    def differentiate(function: Any, params: Any, whole: Any, *args: Any) -> Any:
+        value, grads = jax.value_and_grad(function)(whole, *args)
+        return value, gathering.scatter(grads, params) if gathering else grads
+
     def gradient(params: Any, batch: Batch, rngs: dict[str, jax.Array]) -> Any:
+        whole = gathering.gather(params) if gathering else params
         if accumulation_steps == 1:
-            return jax.value_and_grad(mean_loss)(params, batch, rngs)
+            return differentiate(mean_loss, params, whole, batch, rngs)
         size = batch["image"].shape[0]
         parts = _in_parts(
             batch | {"weight": jnp.ones((size,), jnp.float32)}, accumulation_steps
@@ -69,7 +77,7 @@ def make_update(
             number, batch = part
             own = {k: jax.random.fold_in(key, number) for k, key in rngs.items()}
             weight = batch.pop("weight")
-            result = jax.value_and_grad(sum_loss)(params, batch, weight, own)
+            result = differentiate(sum_loss, params, whole, batch, weight, own)
             return jax.tree.map(jnp.add, total, result), None
 
         start = jax.tree.map(jnp.zeros_like, (jnp.zeros(()), params))

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.convert.shapes import Pair, one_or_pair
+from vit_jax.convert.identify.shapes import Pair, one_or_pair
 from vit_jax.errors import UserError, unknown
 from vit_jax.models.layers.pyramid import Pyramid
 

@@ -28,7 +28,7 @@ from vit_jax.convert.huggingface.layouts import (
 )
 from vit_jax.convert.huggingface.processor import evaluation_ops
 from vit_jax.convert.identify import identify
-from vit_jax.convert.shapes import Pair
+from vit_jax.convert.identify.shapes import Pair
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, presets
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax.convert.shapes import (
+from vit_jax.convert.identify.shapes import (
     Fields,
     Pair,
     Shapes,

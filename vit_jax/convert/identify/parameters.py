@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax import trees
-from vit_jax.convert.shapes import Shape
+from vit_jax.convert.identify.shapes import Shape
 from vit_jax.models.bit import BiT
 from vit_jax.models.hybrid import Hybrid
 from vit_jax.models.mixer import Mixer

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.convert.timm_config import Told
+from vit_jax.convert.timm.config import Told
 from vit_jax.models import presets
 
 _HALF = (0.5, 0.5, 0.5)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax.checkpoints.checkpoint import Checkpoint
-from vit_jax.convert.timm_architectures import (
+from vit_jax.convert.timm.architectures import (
     ARCHITECTURES,
     PLAIN_VIT,
     Architecture,

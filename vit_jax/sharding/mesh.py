@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One device mesh with the axes `data`, `fsdp` and `tensor`, and who lies where on it.
-
-A batch is split over `data` and `fsdp` together. A parameter lies as the first rule
-whose pattern matches its name says; without rules every device holds all of them.
-"""
+"""The device mesh, and how a batch is split over it."""
 
 import math
 from collections.abc import Sequence
@@ -13,14 +9,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from vit_jax import trees
 from vit_jax.errors import UserError
 
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
-
-Rules = Sequence[tuple[str, Sequence[str | None]]]
-REPLICATED: Rules = ((".*", ()),)
 
 
 def make_mesh(
@@ -34,14 +26,16 @@ def make_mesh(
 
     Args:
       data: Devices along the axis of plain data parallelism; -1 takes what is left.
-      fsdp: Devices along the axis that splits the batch and may split parameters.
+      fsdp: Devices along the axis that splits the batch and the parameters too.
       tensor: Devices along the axis that splits single layers.
-      devices: All devices of all processes by default.
+      devices: All devices of all processes by default. Those of a process come next to
+        each other, so that its part of a batch is one slice.
 
     Raises:
       UserError: The sizes do not multiply to the number of devices.
     """
     devices = jax.devices() if devices is None else devices
+    devices = sorted(devices, key=lambda device: device.process_index)
     sizes = [data, fsdp, tensor]
     if any(size != -1 and size < 1 for size in sizes) or sizes.count(-1) > 1:
         raise UserError(
@@ -70,33 +64,35 @@ def batch_parts(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
+def process_part(mesh: Mesh) -> tuple[int, int]:
+    """Returns which part of a batch this process holds: its number, of how many.
+
+    Processes that share a layer (axis `tensor`) hold the same part.
+
+    Raises:
+      UserError: The devices of this process hold no such part.
+    """
+    parts = batch_parts(mesh)
+    places = batch_sharding(mesh).addressable_devices_indices_map((parts,))
+    held = sorted({(index[0].start or 0) for index in places.values() if index})
+    size = len(held)
+    if not size or parts % size or held != list(range(held[0], held[0] + size)):
+        raise UserError(
+            f"process {jax.process_index()} has {size} of the {parts} parts of a batch "
+            f"in {batch_sharding(mesh)}; choose config.mesh so that the devices of a "
+            "process lie next to each other"
+        )
+    return held[0] // size, parts // size
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """Returns the sharding of what every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
-def tree_shardings(tree: Any, mesh: Mesh, rules: Rules = REPLICATED) -> Any:
-    """Gives each leaf of a tree its sharding.
-
-    Args:
-      tree: A state or any part of it; moments and averages end in the same names as
-        the parameters, so that one rule `.*NAME` serves them all.
-      mesh: The device mesh.
-      rules: Pairs of a regular expression for the whole slash-joined name and the
-        mesh axis (or None) of each array axis.
-
-    Raises:
-      UserError: An axis that the mesh lacks, or a leaf that no rule matches.
-    """
-    for pattern, spec in rules:
-        for axis in spec:
-            if axis is not None and axis not in AXES:
-                raise UserError(
-                    f"config.mesh.rules: {pattern!r} names the axis {axis!r}; allowed "
-                    f"are {', '.join(AXES)} and None"
-                )
-    wrapped = [(p, NamedSharding(mesh, PartitionSpec(*spec))) for p, spec in rules]
-    return trees.match_rules(tree, wrapped, "sharding")
+def on_tpu(mesh: Mesh) -> bool:
+    """Returns whether the devices are TPUs, present or only compiled for."""
+    return mesh.devices.flat[0].platform == "tpu"
 
 
 def check_batch_size(batch_size: Any, mesh: Mesh, what: str) -> None:

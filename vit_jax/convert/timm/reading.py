@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State dicts of timm, read; `timm_writing.py` writes them.
+"""State dicts of timm, read; `writing.py` writes them.
 
 Reading takes sizes from the tensors. What they do not tell (heads, the pooling, windows
 of Swin V2) is said by our own description in the file, by timm's config.json, or by the
-row of the catalogue with these sizes. Names: `timm_tables.py`.
+row of the catalogue with these sizes. Names: `tables.py`.
 """
 
 import dataclasses
@@ -18,34 +18,19 @@ from absl import logging
 
 from vit_jax import trees
 from vit_jax.checkpoints.checkpoint import Checkpoint
-from vit_jax.convert import swin_buffers, timm_config, timm_images
 from vit_jax.convert.identify import identify, parameter_shapes
 from vit_jax.convert.rules import Rule, to_ours
-from vit_jax.convert.timm_heads import heads_of
-from vit_jax.convert.timm_names import timm_call, timm_name
-from vit_jax.convert.timm_tables import TIMM
-from vit_jax.convert.timm_writing import (
+from vit_jax.convert.timm import config as timm_config, images, swin_buffers
+from vit_jax.convert.timm.heads import heads_of
+from vit_jax.convert.timm.tables import TIMM
+from vit_jax.convert.timm.writing import (
     DESCRIPTION,
     TABLE,
     count_prefix,
-    metadata,
-    notes,
-    tensors,
 )
 from vit_jax.errors import UserError
 from vit_jax.models import build_model
 from vit_jax.models.layers.patches import pair
-
-__all__ = [
-    "described",
-    "matches",
-    "metadata",
-    "notes",
-    "read",
-    "tensors",
-    "timm_call",
-    "timm_name",
-]
 
 # A tensor that every model of a family has, the more particular first.
 _SIGNS: Mapping[str, str] = {
@@ -128,7 +113,7 @@ def read(
         params=trees.unflatten(flat),
         model=model,
         image_shape=image_shape,
-        preprocessing=timm_images.preprocessing(told, numerics, image_shape, imagenet),
+        preprocessing=images.preprocessing(told, numerics, image_shape, imagenet),
         class_names=told.class_names,
     )
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.convert.shapes import Pair
-from vit_jax.convert.timm_architectures import ARCHITECTURES
+from vit_jax.convert.identify.shapes import Pair
+from vit_jax.convert.timm.architectures import ARCHITECTURES
 from vit_jax.errors import UserError
 from vit_jax.models.layers.patches import pair
 
@@ -170,7 +170,7 @@ def numerics(
     came with SigLIP 2.
 
     Args:
-      table: Of `timm_tables.TIMM`.
+      table: Of `tables.TIMM`.
       params: timm's tensors.
       fields: What is known of the model.
       preset: What the user wants; then the activation is that of the preset, too.

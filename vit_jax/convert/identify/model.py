@@ -18,9 +18,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.convert import sizes
-from vit_jax.convert.parameters import parameter_shapes
-from vit_jax.convert.shapes import Fields, Pair, Shapes
+from vit_jax.convert.identify import sizes
+from vit_jax.convert.identify.parameters import parameter_shapes
+from vit_jax.convert.identify.shapes import Fields, Pair, Shapes
 from vit_jax.errors import UserError
 from vit_jax.models import FAMILIES, build_model, catalog, presets
 from vit_jax.models.layers.patches import pair

@@ -11,8 +11,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.convert.shapes import Fields, Pair, Shapes, count_names, one_or_pair, shape
-from vit_jax.convert.swin_sizes import SWIN_BLOCK, swin, swin_v2
+from vit_jax.convert.identify.shapes import (
+    Fields,
+    Pair,
+    Shapes,
+    count_names,
+    one_or_pair,
+    shape,
+)
+from vit_jax.convert.identify.swin_sizes import SWIN_BLOCK, swin, swin_v2
 from vit_jax.errors import UserError
 
 BLOCK = "Transformer/encoderblock_0"

@@ -16,8 +16,8 @@ import numpy as np
 from vit_jax import trees
 from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.convert.rules import to_theirs
-from vit_jax.convert.timm_names import Code, gets_scales, timm_call
-from vit_jax.convert.timm_tables import TIMM
+from vit_jax.convert.timm.names import Code, gets_scales, timm_call
+from vit_jax.convert.timm.tables import TIMM
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog
 from vit_jax.models.layers.patches import patch_grid
