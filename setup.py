@@ -45,7 +45,7 @@ setup(
         "optax>=0.2.8,<0.3",
         "orbax-checkpoint>=0.12.8,<0.13",
         "pillow>=12",
-        "safetensors>=0.8,<0.9",
+        "scipy>=1.14",
         "tensorboard>=2.20",  # clu.metric_writers imports it, clu does not bring it
         "tensorflow-cpu>=2.21,<2.22; "
         'platform_system=="Linux" and platform_machine=="x86_64"',
@@ -65,6 +65,7 @@ setup(
             "pytest-xdist>=3.8",
             "ruff",
             "scikit-image",
+            "safetensors>=0.8",  # the tests read what we write with it
             "scikit-learn",
             "uv",
         ],

@@ -13,6 +13,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from vit_jax import build, config as config_lib, losses, sharding
+from vit_jax.build import pretrained
+from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.data.mixtures import open_mixture
 from vit_jax.data.preprocess import check_ops
 from vit_jax.evaluators import EVALUATORS
@@ -30,13 +32,26 @@ MODES = {
     "quickstart": ["", "tune"],
 }
 
+# Recipes that start from a checkpoint, which brings name and sizes of the model.
+FROM_CHECKPOINT = {
+    "finetune": [
+        "",
+        "dataset=imagenet,resolution=512,polyak",
+        "dataset=pets,probe",
+        "dataset=folder:/data/mine",
+    ],
+    "vtab": ["task=dtd", "task=clevr_dist,augment=none", "task=dspr_ori,dev"],
+    "regression": ["", "resolution=384,mean=5,std=2"],
+    "multilabel": ["", "dataset=csv:/data/photos.csv"],
+}
+
 
 def load(name: str, arg: str) -> ConfigDict:
     return config_lib.load(f"{CONFIGS / name}.py:{arg}")
 
 
 def test_every_config_file_is_tested():
-    assert sorted(MODES) == FILES
+    assert sorted({**MODES, **FROM_CHECKPOINT}) == FILES
 
 
 @pytest.mark.parametrize(
@@ -69,6 +84,37 @@ def test_a_recipe_builds_at_full_size(name: str, arg: str):
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     places = sharding.tree_shardings(state, mesh)
     assert jax.tree.structure(places) == jax.tree.structure(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "arg"),
+    [(name, arg) for name, args in FROM_CHECKPOINT.items() for arg in args],
+)
+def test_a_recipe_fits_on_a_checkpoint(name: str, arg: str):
+    config = load(name, arg)
+    assert ConfigDict(json.loads(config.to_json())).to_json() == config.to_json()
+    source = Checkpoint(
+        params={},
+        model={"name": "ViT-B/16", "num_classes": 21_843, "representation_size": 768},
+        image_shape=(224, 224, 3),
+        preprocessing="decode|resize(224)|value_range(-1, 1)",
+    )
+    fields = pretrained.fill(config.to_dict(), pretrained.Pretrained(source, ()))
+    for section in (fields["data"], *fields["evaluators"].values()):
+        check_ops(section["ops"])
+        assert "{" not in section["ops"]
+    model_fields = {**fields["model"]}
+    model_fields["num_classes"] = model_fields["num_classes"] or 10
+    model = config_lib.section_call(build_model, model_fields, "model")
+    config_lib.section_call(losses.build_loss, config.loss.to_dict(), "loss")
+    image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+    section = config.optimizer.to_dict()
+    for key in ("ema_decay", "layer_decay", "accumulation_steps", "warmup_percent"):
+        section.pop(key, None)
+    config_lib.section_call(
+        build_optimizer, section, "optimizer", params=shapes, total_steps=1000
+    )
 
 
 # Table 3 of arXiv:2010.11929: rate, epochs, weight decay, dropout.

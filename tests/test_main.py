@@ -9,6 +9,13 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
+# One device, and a compiler that makes no effort.
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT),
+    "XLA_FLAGS": "",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
+}
 QUICKSTART = str(ROOT / "configs" / "quickstart.py")
 
 
@@ -16,7 +23,7 @@ def run(*arguments: str, cwd: pathlib.Path = ROOT) -> subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
@@ -135,7 +142,7 @@ def test_train_and_predict_from_another_folder(tmp_path: pathlib.Path):
             *("--checkpoint=runs/a", "a.png"),
         ],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=True,

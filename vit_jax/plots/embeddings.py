@@ -64,8 +64,8 @@ def filter_components(
     centred = features - features.mean(axis=0)
     _, deviations, components = np.linalg.svd(centred, full_matrices=False)
     largest = np.abs(components).argmax(axis=1)
-    components = components * np.sign(components[np.arange(len(largest)), largest])[
-        :, None
-    ]
+    components = (
+        components * np.sign(components[np.arange(len(largest)), largest])[:, None]
+    )
     explained = deviations**2 / max(float((deviations**2).sum()), 1e-30)
     return components[:count].reshape(-1, *kernel.shape[:-1]), explained[:count]

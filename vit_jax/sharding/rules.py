@@ -88,7 +88,7 @@ def tree_shardings(
         name = trees.path_name(path)
         axes = place(name, leaf.shape, tuple(spec), mesh)
         axes = _spread(name, leaf.shape, axes, spread, mesh)
-        while axes and axes[-1] is None:
+        while len(axes) > (len(spec) if own else 0) and axes[-1] is None:
             axes.pop()
         return NamedSharding(mesh, PartitionSpec(*axes))
 
