@@ -20,7 +20,7 @@ PREPARE_BIN := .venv-prepare/bin
 ONNX_BIN := .venv-onnx/bin
 PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check \
 	--constraint requirements.lock
-SOURCES := vit_jax configs tests setup.py
+SOURCES := vit_jax configs launch tests setup.py
 
 .DELETE_ON_ERROR:
 .PHONY: train test test-reference test-prepare test-onnx test-machine format lock clean check-python
@@ -36,7 +36,6 @@ test: .venv/.dev
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest -n 2 --dist worksteal \
 	  -m "not reference and not tfds and not gpu and not tpu"
-	$(BIN)/python -m pytest --doctest-modules vit_jax
 
 test-reference: .venv-reference/.reference
 	$(REFERENCE_BIN)/python -m pytest -m "reference"

@@ -40,6 +40,7 @@ setup(
         "importlib_resources",  # tensorflow-datasets imports it, but does not bring it
         "jax>=0.10.2,<0.13",
         "jaxtyping>=0.3.11,<0.4",
+        "matplotlib>=3.11,<4",
         "ml_collections>=1.1,<2",
         "numpy>=2.0,<3",
         "optax>=0.2.8,<0.3",

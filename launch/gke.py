@@ -27,15 +27,18 @@ import sys
 CHIPS_A_HOST = 4
 PORT = 8476
 
+# A TPU slice is a node pool, and all hosts must lie in the same.
+ONE_POOL = """\
+  annotations:
+    alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
+"""
+
 MANIFEST = """\
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
 metadata:
   name: {name}
-  annotations:
-    # All hosts in one node pool: a TPU slice is one.
-    alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
-spec:
+{annotations}spec:
   network:
     enableDNSHostnames: true
   failurePolicy:
@@ -138,6 +141,7 @@ def manifest(args: argparse.Namespace) -> str:
     environment.append(_variable("PYTHONUNBUFFERED", "1"))
     return MANIFEST.format(
         name=args.name,
+        annotations=ONE_POOL if args.tpu else "",
         image=args.image,
         hosts=hosts,
         restarts=args.restarts,

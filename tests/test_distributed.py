@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who a process is; and several processes on this machine that train together."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -13,9 +14,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from vit_jax import metrics
+from vit_jax import metrics, sharding
 from vit_jax.distributed import Cluster, find_cluster, start
 from vit_jax.errors import UserError
+from vit_jax.sharding import mesh as mesh_module
 
 ROOT = pathlib.Path(__file__).parents[1]
 FLAGS = [
@@ -191,19 +193,23 @@ def alone(tmp_path_factory: pytest.TempPathFactory, job: Job) -> pathlib.Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["term", "int"])
+@pytest.mark.parametrize(("what", "count", "devices"), [("term", 4, 1), ("int", 1, 4)])
 def test_processes_stop_together_and_others_go_on_as_one_would(
-    alone: pathlib.Path, workdir: pathlib.Path, job: Job, what: str
+    alone: pathlib.Path,
+    workdir: pathlib.Path,
+    job: Job,
+    what: str,
+    count: int,
+    devices: int,
 ):
     # Two processes of two devices; one of them gets the signal.
-    devices = {"XLA_FLAGS": f"{XLA_FLAGS}2"}
-    deed = {"process": 1, "step": 3, "what": what, "environment": devices}
+    two = {"XLA_FLAGS": f"{XLA_FLAGS}2"}
+    deed = {"process": 1, "step": 3, "what": what, "environment": two}
     assert job(workdir, 2, **deed) == [75, 75], log_of(workdir, 0)
     (saved,) = [int(path.name) for path in (workdir / "checkpoints").iterdir()]
     assert 4 <= saved < 8
     assert "a process was told to stop" in log_of(workdir, 0)
     # Four processes of one device, or one of four, do the rest.
-    count, devices = (4, 1) if what == "term" else (1, 4)
     statuses = job(workdir, count, environment={"XLA_FLAGS": f"{XLA_FLAGS}{devices}"})
     assert statuses == [0] * count, log_of(workdir, 0)
     assert f"resuming after step {saved} of 8" in log_of(workdir, 0)
@@ -243,3 +249,54 @@ def test_a_process_that_hangs_is_found_and_ends_all(workdir: pathlib.Path, job: 
     assert "no step or evaluation has ended for 8 s" in logs
     assert "start_together.py" in logs  # The stacks show where.
     assert "in act" in logs or "in update" in logs
+
+
+class Placed:
+    """A sharding of which this process has some parts."""
+
+    def __init__(self, parts: list[int]):
+        self._parts = parts
+
+    def addressable_devices_indices_map(self, shape: tuple[int]) -> dict:
+        del shape
+        # Of a single part, an index is a slice of everything.
+        return {i: (slice(p or None, p + 1),) for i, p in enumerate(self._parts)}
+
+
+@pytest.mark.parametrize(
+    ("held", "part"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7], (0, 1)),
+        ([2, 3], (1, 4)),
+        ([7], (7, 8)),
+        # Two devices share a layer, here or with another process.
+        ([4, 4, 5, 5], (2, 4)),
+    ],
+)
+def test_the_part_of_a_batch_is_that_of_the_devices(
+    monkeypatch: pytest.MonkeyPatch, held: list[int], part: tuple[int, int]
+):
+    monkeypatch.setattr(mesh_module, "batch_sharding", lambda mesh: Placed(held))
+    assert sharding.process_part(sharding.make_mesh()) == part
+
+
+@pytest.mark.parametrize("held", [[0, 2], [1, 2], [0, 1, 2], []])
+def test_scattered_parts_are_refused(monkeypatch: pytest.MonkeyPatch, held: list[int]):
+    monkeypatch.setattr(mesh_module, "batch_sharding", lambda mesh: Placed(held))
+    with pytest.raises(UserError, match=r"devices of a process lie next to each other"):
+        sharding.process_part(sharding.make_mesh())
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    id: int
+    process_index: int
+
+
+def test_devices_of_a_process_lie_next_to_each_other():
+    # On a TPU slice, numbers go along rows that cross hosts.
+    owners = [0, 0, 1, 1, 0, 0, 1, 1]
+    devices = [Device(i, p) for i, p in enumerate(owners)]
+    mesh = sharding.make_mesh(data=2, fsdp=4, devices=devices)
+    ids = [[device.id for device in row] for row in mesh.devices[:, :, 0]]
+    assert ids == [[0, 1, 4, 5], [2, 3, 6, 7]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("vit_jax", "configs", "tests")
+FOLDERS = ("vit_jax", "configs", "launch", "tests")
 SOURCES = sorted([path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")])
 
 
@@ -53,7 +53,10 @@ def test_changelog_has_its_headings():
     assert headings == ["Added", "Changed", "Fixed", "Breaking"]
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "launch/README.md", "vit_jax/data/README.md"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_command_of_the_documents_exists(document):
     if not (ROOT / document).exists():
         pytest.skip(f"there is no {document}")

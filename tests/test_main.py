@@ -9,12 +9,12 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-# One device, and a compiler that makes no effort.
+# One device, and a compiler that makes no effort, as in the tests of this process.
+ONE_DEVICE = "--xla_force_host_platform_device_count=1"
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(ROOT),
-    "XLA_FLAGS": "",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
+    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {ONE_DEVICE}",
 }
 QUICKSTART = str(ROOT / "configs" / "quickstart.py")
 

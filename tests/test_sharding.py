@@ -273,7 +273,10 @@ def test_a_tensor_axis_that_divides_nothing_is_an_error():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (("fsdp", None), r"8 devices, which do not divide an axis of 12 of a \(12, 4\)"),
+        (
+            ("fsdp", None),
+            r"8 devices, which do not divide an axis of 12 of a \(12, 4\)",
+        ),
         ((None, None, "fsdp"), "for arrays of 3 axes, but a has the shape"),
         ((("data", "model"),), "names the axis 'model'"),
     ],

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures speed on this machine; one JSON line a result.
+r"""Measures speed on this machine; one JSON line a result.
 
   python -m vit_jax.benchmark step --model=ViT-S/16 --batch_size=16
   python -m vit_jax.benchmark input --dataset=bundled:mnist --batch_size=128
   python -m vit_jax.benchmark input --dataset=zip:FILE --upscale=500x375 --rivals
   python -m vit_jax.benchmark startup
+  python -m vit_jax.benchmark compiled --model=ViT-B/16 --images_per_core=32 \
+      --topology=v3:4x4
 
 step: training steps (forward, backward, AdamW) on a batch that lies on the device.
 input: batches of the training pipeline, nothing else; with --rivals, in turns with
@@ -14,6 +16,7 @@ and the smoke run of the quickstart from the command to its end, with an empty a
 with a filled compilation cache.
 """
 
+import ast
 import json
 import os
 import statistics
@@ -71,8 +74,28 @@ _OPS = flags.DEFINE_string(
     "input: the preprocessing.",
     flag_values=FLAGS,
 )
-
-
+_IMAGES_PER_CORE = flags.DEFINE_integer(
+    "images_per_core",
+    32,
+    "compiled: images a step on each core.",
+    lower_bound=1,
+    flag_values=FLAGS,
+)
+_TOPOLOGY = flags.DEFINE_string(
+    "topology", "v3:4x4", "compiled: a slice, see vit_jax.plan.", flag_values=FLAGS
+)
+_SHARD_UPDATE = flags.DEFINE_boolean(
+    "shard_update",
+    True,
+    "compiled: split parameters and moments over the cores.",
+    flag_values=FLAGS,
+)
+_OVERRIDES = flags.DEFINE_multi_string(
+    "set", [], "compiled: FIELD=VALUE of the model; repeatable.", flag_values=FLAGS
+)
+_PROGRAM = flags.DEFINE_string(
+    "program", None, "compiled: file for the program's text.", flag_values=FLAGS
+)
 _RIVALS = flags.DEFINE_boolean(
     "rivals", False, "input: compare with plain tf.data pipelines.", flag_values=FLAGS
 )
@@ -224,10 +247,78 @@ def measure_startup() -> dict[str, Any]:
         }
 
 
+def measure_compiled() -> dict[str, Any]:
+    """Compiles the reference step of a model for a TPU slice."""
+    from vit_jax.tpu import compiler
+
+    compiler.set_up()
+    from vit_jax import planning
+    from vit_jax.models import build_model, flops
+    from vit_jax.planning.reference_step import NUM_CLASSES
+
+    slice_ = compiler.open_slice(_TOPOLOGY.value)
+    per_core, overrides = _IMAGES_PER_CORE.value, parse_fields(_OVERRIDES.value)
+    try:
+        cost, compiled = planning.compile_reference(
+            _MODEL.value,
+            images_per_core=per_core,
+            resolution=_RESOLUTION.value,
+            slice_=slice_,
+            shard_update=_SHARD_UPDATE.value,
+            **overrides,
+        )
+    except compiler.OutOfMemory as err:
+        raise UserError(
+            f"{_MODEL.value} with {per_core} images a core {err}; use fewer"
+        ) from err
+    if _PROGRAM.value:
+        with open(_PROGRAM.value, "w", encoding="utf-8") as file:
+            file.write(compiled.as_text())
+    model = build_model(_MODEL.value, num_classes=NUM_CLASSES, **overrides)
+    images = per_core * len(slice_.devices)
+    optimal = cost.compiler_seconds
+    return {
+        "model": _MODEL.value,
+        "images_per_core": per_core,
+        "topology": _TOPOLOGY.value,
+        "cores": len(slice_.devices),
+        "overrides": overrides,
+        "shard_update": _SHARD_UPDATE.value,
+        "roofline_ms": None if optimal is None else round(1000 * optimal, 2),
+        "compute_ms": round(1000 * cost.roofline.compute, 2),
+        "hbm_mb_per_image": round(cost.hbm_bytes / per_core / 1e6, 1),
+        "temp_gb": round(cost.temp_bytes / 1e9, 3),
+        "argument_gb": round(cost.argument_bytes / 1e9, 3),
+        "multiply_adds_per_image": cost.flops // 2 // images,
+        "forward_multiply_adds": flops.multiply_adds(model, _RESOLUTION.value),
+        "collectives": {k: list(v) for k, v in cost.collectives.items()},
+        "compile_seconds": round(cost.compile_seconds, 1),
+    }
+
+
+def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:
+    """Reads `FIELD=VALUE` texts; a value is a Python literal, else a text.
+
+    Raises:
+      UserError: A text without an equals sign.
+    """
+    fields: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise UserError(f"--set={assignment} must be FIELD=VALUE, as in depth=2")
+        try:
+            fields[name] = ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            fields[name] = text
+    return fields
+
+
 BENCHMARKS: dict[str, Callable[[], dict[str, Any] | list[dict[str, Any]]]] = {
     "step": measure_step,
     "input": measure_input,
     "startup": measure_startup,
+    "compiled": measure_compiled,
 }
 
 

@@ -20,6 +20,7 @@ from vit_jax import metrics, trees
 ROOT = pathlib.Path(__file__).parents[2]
 DIE_AT = pathlib.Path(__file__).with_name("die_at.py")
 CONFIG = pathlib.Path(__file__).with_name("resume_config.py")
+ONE_DEVICE = "--xla_force_host_platform_device_count=1"
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +145,7 @@ def start_main(workdir: pathlib.Path, environment: dict, *flags: str):
             *flags,
         ],
         # Nothing is compared bit for bit, so the compiler makes no effort.
-        env={**environment, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"},
+        env={**environment, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {ONE_DEVICE}"},
         cwd=workdir.parent,
         stderr=subprocess.PIPE,
         text=True,

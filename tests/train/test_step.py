@@ -86,9 +86,7 @@ def test_the_loss_of_unequal_parts_is_the_mean_over_examples():
         return logits[:, 0]
 
     tx = optax.sgd(0.1)
-    update = make_update(
-        apply, itself, tx, key=jax.random.key(0), accumulation_steps=3
-    )
+    update = make_update(apply, itself, tx, key=jax.random.key(0), accumulation_steps=3)
     batch = {"image": np.stack([np.arange(10.0)] * 2, 1).astype(np.float32)}
     _, measured = jax.jit(update)(start(tx), batch)
     # 0...9 as 4, 3 and 3 examples; a mean of means would be another number.

@@ -59,10 +59,17 @@ class TrainFeed:
             self.host_batches(step), sharding.batch_sharding(self.mesh)
         )
 
+    def one_example(self) -> Batch:
+        """Returns a batch of one example, to see what batches hold."""
+        batches = pipeline.train_batches(
+            self.source, batch_size=1, ops=self.ops, seed=0, prefetch=1
+        )
+        with contextlib.closing(batches):
+            return next(batches)
+
     def image_shape(self) -> tuple[int, int, int]:
         """Returns height, width and channels of the images that the ops make."""
-        with contextlib.closing(self.host_batches(0)) as batches:
-            return next(batches)["image"].shape[1:]
+        return self.one_example()["image"].shape[1:]
 
 
 def open_train(  # noqa: PLR0913 - the arguments are a section of the config

@@ -67,7 +67,7 @@ def centres(grid: Grid, stride: tuple[int, int]) -> Float[np.ndarray, "n 2"]:
       grid: Rows and columns of the patches.
       stride: Pixels from one to the next, down and across.
     """
-    places = np.stack(np.indices(grid), axis=-1).reshape(-1, 2)
+    places = np.moveaxis(np.indices(grid), 0, -1).reshape(-1, 2)
     return places * np.asarray(stride, np.float64)
 
 

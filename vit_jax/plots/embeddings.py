@@ -38,7 +38,7 @@ def nearest_are_neighbours(cosines: Float[np.ndarray, "h w h w"]) -> float:
     h, w = cosines.shape[:2]
     flat = cosines.reshape(h * w, h * w).copy()
     np.fill_diagonal(flat, -np.inf)
-    places = np.stack(np.indices((h, w)), axis=-1).reshape(-1, 2)
+    places = np.moveaxis(np.indices((h, w)), 0, -1).reshape(-1, 2)
     steps = np.abs(places[flat.argmax(axis=1)] - places).max(axis=1)
     return float((steps <= 1).mean())
 

@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
 
 from vit_jax.plots import style
 
@@ -27,28 +29,29 @@ def draw_overlays(
       maps: Weights of patches, summing to 1, several for each picture.
       titles: Of the maps.
     """
-    per_picture = 1 + maps.shape[1]
-    columns = min(per_picture, 4)
-    rows = math.ceil(per_picture / columns)
+    each = 1 + maps.shape[1]
+    # Two pictures with a map each share a row; more maps of one take several.
+    columns = each * min(2, len(pictures)) if each == 2 else min(each, 4)
+    padded = math.ceil(each / columns) * columns if each > 2 else each
+    rows = math.ceil(len(pictures) * padded / columns)
     side = style.WIDTH / columns * pictures.shape[1] / pictures.shape[2]
     with style.settings():
-        figure, axes = style.new_figure(
-            rows * len(pictures), columns, height=(side + 0.25) * rows * len(pictures)
-        )
+        figure, axes = style.new_figure(rows, columns, height=(side + 0.2) * rows + 0.4)
+        _bare(axes)
         # A few patches without content may draw most attention (arXiv:2309.16588);
         # the scale ends below them, so that the others can be seen.
         scale = 100 * float(np.quantile(maps, 0.995))
         shown = None
         for number, picture in enumerate(pictures):
-            mine = axes[number * rows * columns : (number + 1) * rows * columns]
-            _bare(mine)
+            mine = axes[number * padded : (number + 1) * padded]
+            first = number * padded < columns or each > 2
             mine[0].imshow(_rgb(picture))
-            mine[0].set_title("picture" if number == 0 else "")
+            mine[0].set_title("picture" if first else "")
             for place, title, weights in zip(
                 mine[1:], titles, maps[number], strict=False
             ):
                 shown = _overlay(place, picture, 100 * weights, scale)
-                place.set_title(title if number == 0 else "")
+                place.set_title(title if first else "")
         if shown is not None:
             bar = figure.colorbar(
                 shown,
@@ -59,13 +62,14 @@ def draw_overlays(
                 extend="max" if 100 * maps.max() > 1.2 * scale else "neither",
             )
             bar.set_label("share of a patch (%)")
-            bar.solids.set_alpha(1.0)
+            if bar.solids is not None:
+                bar.solids.set_alpha(1.0)
     return figure
 
 
 def _overlay(
     axes: Axes, picture: np.ndarray, weights: np.ndarray, scale: float
-) -> object:
+) -> AxesImage:
     height, width = picture.shape[:2]
     grey = _rgb(picture).mean(axis=-1)
     axes.imshow(grey, cmap="gray", vmin=0, vmax=255)
@@ -102,19 +106,19 @@ def draw_distances(
                 label="head" if number == 1 else None,
             )
         means = [heads.mean() for heads in distances]
-        axes.plot(depth, means, color=style.COLOURS[1], label="mean of the heads")
+        axes.plot(depth, means, color=style.COLOURS[1], label="mean")
         axes.plot(
             depth,
             uniform,
             color=style.COLOURS[2],
             linestyle=style.DASHES[1],
-            label="uniform attention",
+            label="uniform",
         )
         axes.set_xlabel("layer")
         axes.set_ylabel("mean attention distance (pixels)")
         axes.set_xlim(0.5, len(distances) + 0.5)
         axes.set_ylim(bottom=0)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         figure.legend(loc="outside upper left", ncols=3)
     return figure
 
@@ -139,7 +143,7 @@ def draw_positions(cosines: Float[np.ndarray, "h w h w"]) -> Figure:
         top, left = i * (h + gap), j * (w + gap)
         canvas[top : top + h, left : left + w] = tiles[i, j]
     with style.settings():
-        height = (style.WIDTH - 1.0) * canvas.shape[0] / canvas.shape[1] + 0.6
+        height = (style.WIDTH - 1.3) * canvas.shape[0] / canvas.shape[1] + 0.5
         figure, (axes,) = style.new_figure(height=height)
         shown = axes.imshow(canvas, vmin=-1, vmax=1, interpolation="nearest")
         axes.grid(False)

@@ -43,6 +43,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
         lambda value, _: nice(value) if value % 1 else f"{value:,.0f}"
     )
     axes.xaxis.set_major_formatter(thousands)
+    axes.locator_params(axis="x", nbins=5)
     if panel.log_x:
         places = sorted({x for series in panel.series for x in series.x})
         axes.set_xscale("log")
@@ -53,4 +54,4 @@ def _draw(axes: Axes, panel: Panel) -> None:
     if len(panel.series) > 1:
         axes.legend()
     else:
-        axes.set_title(panel.series[0].label, loc="left")
+        axes.set_title("".join(series.label for series in panel.series), loc="left")

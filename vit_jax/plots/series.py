@@ -3,7 +3,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -184,7 +184,7 @@ def few_shot(files: Sequence[str]) -> Panel:
     return Panel("examples of each class", "top-1 accuracy (%)", tuple(series), True)
 
 
-def seconds_of_updates(lines: Iterable[dict[str, Any]], batch_size: int) -> float:
+def seconds_of_updates(lines: Iterable[Mapping[str, Any]], batch_size: int) -> float:
     """Returns the time that a run spent in updates, from its logged speeds.
 
     Each logged speed is that since the line before; time between two starts of a run

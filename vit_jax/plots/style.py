@@ -2,10 +2,11 @@
 """How figures look, and how they become files.
 
 The colours are those of Okabe and Ito, which people with any kind of colour vision tell
-apart; series differ in their dashes as well. Figures are five inches wide, so that text
-of nine points can still be read where they are shrunk to the width of a phone.
+apart; series differ in their dashes as well. Figures are hardly wider than a phone, so
+that text of nine points can be read where they are shrunk to its width.
 """
 
+import html
 import io
 import re
 from typing import Any
@@ -20,12 +21,12 @@ from vit_jax.errors import UserError
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 MAP = "viridis"
-WIDTH = 5.0
+WIDTH = 4.2
 FORMATS = ("png", "svg")
 
 # No grey of a page: it is replaced by the colour of the text around the figure.
 _INK = "#3b3b3d"
-_SETTINGS = {
+_SETTINGS: Any = {
     "axes.edgecolor": _INK,
     "axes.grid": True,
     "axes.labelcolor": _INK,
@@ -78,8 +79,10 @@ def save(figure: Figure, path: str) -> None:
     with settings():
         kind = path.rsplit(".", 1)[-1].lower()
         # A date would make two equal figures differ.
-        given = {"metadata": {"Date": None}} if kind == "svg" else {}
-        figure.savefig(buffer, format=kind, dpi=200, facecolor="white", **given)
+        metadata: Any = {"Date": None} if kind == "svg" else {}
+        figure.savefig(
+            buffer, format=kind, dpi=200, facecolor="white", metadata=metadata
+        )
     try:
         epath.Path(path).write_bytes(buffer.getvalue())
     except OSError as err:
@@ -97,7 +100,9 @@ def check_path(path: str) -> None:
 
 
 def inline_svg(figure: Figure, name: str, title: str) -> str:
-    """Returns a figure as an element of an HTML page, in the colours of its text.
+    """Returns a figure as an element of an HTML page, in the colour of its text.
+
+    The page may set `--series`, the colour of first lines, to a lighter one.
 
     Args:
       figure: The figure.
@@ -117,5 +122,6 @@ def inline_svg(figure: Figure, name: str, title: str) -> str:
     text = re.sub(r'href="#', f'href="#{name}-', text)
     text = re.sub(r"url\(#", f"url(#{name}-", text)
     text = text.replace(_INK, "currentColor")
+    text = text.replace(COLOURS[0], f"var(--series, {COLOURS[0]})")
     text = re.sub(r'\b(width|height)="[\d.]+pt"', "", text, count=2)
-    return text.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
+    return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)

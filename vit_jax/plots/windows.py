@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where on the map of tokens the queries and keys of Swin's windows lie."""
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -13,8 +14,8 @@ def places(
     """Returns row and column of each query and key of each group; NaN for padding."""
     # Rows and columns go through the cutting that the tokens go through. They are
     # counted from 1, so that the zeros of padding tell themselves apart.
-    numbers = np.stack(np.indices(windows.grid), axis=-1)[None] + 1.0
-    split = windows.split(numbers.astype(np.float32))
+    numbers = np.moveaxis(np.indices(windows.grid), 0, -1)[None] + 1.0
+    split = windows.split(jnp.asarray(numbers, jnp.float32))
     heads = split[:, :, None]
     queries, keys, _ = windows.spread(heads, heads, heads)
     return _from_zero(queries), _from_zero(keys)

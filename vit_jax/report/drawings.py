@@ -23,7 +23,13 @@ def curves(workdir: str) -> list[Drawing]:
       UserError: It has none.
     """
     known = series.metric_names(workdir)
-    wanted = [kind for kind in _CURVES if kind in known]
+    panels = [
+        panel
+        for kind in _CURVES
+        if kind in known
+        for panel in series.learning_curves([workdir], [kind])
+        if any(len(each.x) > 1 for each in panel.series)
+    ]
     return [
         Drawing(
             style.inline_svg(
@@ -32,7 +38,7 @@ def curves(workdir: str) -> list[Drawing]:
             panel.y_label[0].upper() + panel.y_label[1:],
             "",
         )
-        for number, panel in enumerate(series.learning_curves([workdir], wanted))
+        for number, panel in enumerate(panels)
     ]
 
 
@@ -74,9 +80,9 @@ def _rollout(opened: Opened, inputs: np.ndarray) -> Drawing:
     if opened.layers[0].windows is None:
         maps, title = opened.rollout(some)[:, None], "rollout"
         text = (
-            "How much of each patch reaches the head: attention of all layers, averaged "
-            "over heads and multiplied, the identity mixed in half and half (Appendix "
-            "D.8 of the ViT paper)."
+            "How much of each patch reaches the head: attention of all layers, "
+            "averaged over heads and multiplied, the identity mixed in half and half "
+            "(Appendix D.8 of the ViT paper)."
         )
     else:
         maps, title = opened.maps(some).mean(axis=1, keepdims=True), "last layer"

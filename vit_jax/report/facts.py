@@ -47,7 +47,9 @@ class Facts:
         """Data set and split of the training; of a mixture, each of them."""
         data = self.config.get("data") or {}
         parts = (data.get("mixture") or {"": data}).values()
-        return " + ".join(f"{part.get('dataset')} {part.get('split')}" for part in parts)
+        return " + ".join(
+            f"{part.get('dataset')} {part.get('split')}" for part in parts
+        )
 
     @property
     def batch_size(self) -> int:
@@ -184,9 +186,7 @@ class Facts:
         if self.run.get("commit"):
             parts.insert(0, f"commit {self.run['commit']}")
         if self.lines:
-            end = datetime.datetime.fromtimestamp(
-                self.lines[-1]["time"], datetime.UTC
-            )
+            end = datetime.datetime.fromtimestamp(self.lines[-1]["time"], datetime.UTC)
             parts.insert(0, f"last step {end:%Y-%m-%d %H:%M} UTC")
         return ", ".join(parts)
 

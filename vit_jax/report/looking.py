@@ -15,6 +15,7 @@ from vit_jax import losses, sharding
 from vit_jax.build.evaluators import open_evaluators
 from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.data.feed import EvalFeed, TrainFeed, open_train
+from vit_jax.errors import UserError
 from vit_jax.evaluators.frozen import Frozen, freeze
 from vit_jax.evaluators.gathering import gather
 from vit_jax.evaluators.report import Reporter
@@ -102,6 +103,13 @@ def training_pictures(train: TrainFeed) -> list[Picture]:
     ]
 
 
+def evaluator_of_classes(facts: Facts) -> str | None:
+    """Returns the name of the first evaluator of classes, None if there is none."""
+    sections = facts.config.get("evaluators") or {}
+    names = [n for n, s in sections.items() if s.get("type") == "classification"]
+    return names[0] if names else None
+
+
 def test(facts: Facts, checkpoint: Checkpoint, train: TrainFeed, limit: int) -> Tested:
     """Asks the model about the pictures of the first evaluator of classes.
 
@@ -112,11 +120,11 @@ def test(facts: Facts, checkpoint: Checkpoint, train: TrainFeed, limit: int) -> 
       limit: How many pictures to look at, evenly spread over the split.
 
     Raises:
-      UserError: The data is not there any more, or has changed.
-      LookupError: No evaluator of classes.
+      UserError: No evaluator of classes, or data that is gone or has changed.
     """
-    sections = facts.config.get("evaluators") or {}
-    name = next(n for n, s in sections.items() if s.get("type") == "classification")
+    sections, name = facts.config["evaluators"], evaluator_of_classes(facts)
+    if name is None:
+        raise UserError("the config has no evaluator of classes; add one")
     opened = open_evaluators({name: sections[name]}, train, train.num_classes)[name]
     total = len(opened.feed.source)
     feed = opened.feed
@@ -144,8 +152,7 @@ def test(facts: Facts, checkpoint: Checkpoint, train: TrainFeed, limit: int) -> 
         split=opened.feed.source.description,
         examples=len(feed.source),
         of=total,
-        confusion=confusion
-        and (confusion["classes"], np.asarray(confusion["counts"])),
+        confusion=confusion and (confusion["classes"], np.asarray(confusion["counts"])),
         wrong=pictures[: len(wrong)],
         right=pictures[len(wrong) : len(wrong) + len(right)],
         inputs=inputs[len(wrong) + len(right) :],

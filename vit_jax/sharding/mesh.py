@@ -76,13 +76,15 @@ def process_part(mesh: Mesh) -> tuple[int, int]:
     places = batch_sharding(mesh).addressable_devices_indices_map((parts,))
     held = sorted({(index[0].start or 0) for index in places.values() if index})
     size = len(held)
-    if not size or parts % size or held != list(range(held[0], held[0] + size)):
+    first = held[0] if held else 0
+    whole = size and not (parts % size or first % size)
+    if not whole or held != list(range(first, first + size)):
         raise UserError(
             f"process {jax.process_index()} has {size} of the {parts} parts of a batch "
             f"in {batch_sharding(mesh)}; choose config.mesh so that the devices of a "
             "process lie next to each other"
         )
-    return held[0] // size, parts // size
+    return first // size, parts // size
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

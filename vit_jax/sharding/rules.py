@@ -155,7 +155,8 @@ def _fitted(
         return [None] * len(shape)
     axes = [*[None] * free, *spec]
     return [
-        a if a is not None and _parts(a, mesh) > 1 and size % _parts(a, mesh) == 0
+        a
+        if a is not None and _parts(a, mesh) > 1 and size % _parts(a, mesh) == 0
         else None
         for size, a in zip(shape, axes, strict=True)
     ]

@@ -197,9 +197,9 @@ def array_bytes(shape: str, *, padded: bool = False) -> int:
         memory of the core, which the compiler marks S(1) and above.
     """
     return sum(
-        0 if padded and re.search(r"S\([1-9]", layout) else _elements(
-            dims, layout if padded else ""
-        ) * bits // 8
+        0
+        if padded and re.search(r"S\([1-9]", layout)
+        else _elements(dims, layout if padded else "") * bits // 8
         for bits, dims, layout in _arrays(shape)
     )
 
