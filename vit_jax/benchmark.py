@@ -267,7 +267,7 @@ def measure_compiled() -> dict[str, Any]:
             shard_update=_SHARD_UPDATE.value,
             **overrides,
         )
-    except compiler.OutOfMemory as err:
+    except compiler.OutOfMemoryError as err:
         raise UserError(
             f"{_MODEL.value} with {per_core} images a core {err}; use fewer"
         ) from err

@@ -132,7 +132,7 @@ def start(
     Raises:
       UserError: See `find_cluster`; or the others do not come.
     """
-    cluster = find_cluster(given, os.environ, jax.config.read("jax_platforms"))
+    cluster = find_cluster(given, os.environ, jax.config.values["jax_platforms"])
     if cluster is None:
         return
     try:

@@ -310,10 +310,10 @@ def summarize(workdir: str, seconds: float) -> None:
         if name.endswith(("/top1", "/top5")):
             examples = results.get(name.split("/", 1)[0] + "/examples", 0)
             logging.info("%s: %.2f %% of %s", name, 100 * value, f"{examples:,.0f}")
+    logging.info("name what is in a picture with")
     here = pathlib.Path.cwd()
     path = pathlib.Path(workdir)
     shown = path.relative_to(here) if path.is_relative_to(here) else workdir
-    logging.info("name what is in a picture with")
     logging.info("  python -m vit_jax.predict --checkpoint=%s PICTURE", shown)
     logging.info("write a page about the run with")
     logging.info("  python -m vit_jax.report %s", shown)

@@ -86,7 +86,7 @@ def test_white_and_black_arrive_as_the_weights_expect(
     predict(monkeypatch, path, *pictures)
     jax.effects_barrier()
     (seen,) = door.seen
-    assert seen.shape == (2, 16, 16, 3)
+    assert (len(seen), seen.shape[-1]) == (2, 3)
     for picture, expected in zip(seen, values, strict=True):
         wanted = np.broadcast_to(np.float32(expected), picture.shape)
         np.testing.assert_allclose(picture, wanted, atol=5e-4)

@@ -146,7 +146,7 @@ def make_blueprint(
                 shapes,
                 mesh,
                 rules,
-                fields["model"].get("dtype") or "float32",
+                sections["model"].get("dtype") or "float32",
                 over_data=over_data,
             ),
         ),

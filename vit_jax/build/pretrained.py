@@ -6,7 +6,7 @@ the config adds a head for its own classes, another resolution, dropout and so o
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -130,7 +130,11 @@ def fill(fields: Mapping[str, Any], start: Pretrained | None) -> dict[str, Any]:
 
 
 def apply(
-    start: Pretrained, params: Any, model: Mapping[str, Any], image_shape: Shape
+    start: Pretrained,
+    params: Any,
+    model: Mapping[str, Any],
+    image_shape: Shape,
+    frozen: Collection[str] = (),
 ) -> Any:
     """Puts the checkpoint's weights in the place of the first parameters.
 
@@ -139,12 +143,14 @@ def apply(
       params: Parameters as the model initialises them, on their devices.
       model: The section `model` of the config.
       image_shape: (height, width, channels) of the images to train on.
+      frozen: Names of the parameters that are not trained.
 
     Returns:
       The parameters, in the same places; what was not taken as it was is logged.
 
     Raises:
-      UserError: Weights that have no place in the model, or too few of them.
+      UserError: Weights that have no place in the model, or too few of them, or
+        parameters that start anew and are frozen.
     """
     from vit_jax.checkpoints import adapt
 
@@ -165,7 +171,14 @@ def apply(
         ),
     )
     logging.info("weights from the checkpoint: %s", report.summary())
-    for name in report.names("re-initialised"):
+    anew = report.names("re-initialised")
+    if stuck := [name for name in anew if name in frozen]:
+        raise UserError(
+            f"config.optimizer.freeze_rules freeze {', '.join(stuck[:3])}, which start "
+            "anew and so would never learn anything; train what starts anew, or take "
+            "it from the checkpoint (config.init.reset says what starts anew)"
+        )
+    for name in anew:
         if name in ("head/kernel", "head_dist/kernel"):
             # Zero, so that the first predictions favour no class (section 3.2 of
             # arXiv:2010.11929), whatever the family draws when it starts from scratch.

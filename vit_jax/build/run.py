@@ -107,6 +107,7 @@ def _first_state(blueprint: Blueprint) -> TrainState:
             params,
             blueprint.fields["model"],
             blueprint.data.image_shape(),
+            blueprint.optimizer.frozen,
         )
     create = jax.jit(blueprint.create, out_shardings=places, donate_argnums=0)
     return create(params)

@@ -12,7 +12,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from vit_jax.planning.plan import Plan, make_plan
-from vit_jax.tpu.compiler import OutOfMemory, Slice
+from vit_jax.tpu.compiler import OutOfMemoryError, Slice
 
 Changes = dict[str, Any]
 
@@ -25,7 +25,7 @@ def candidates(plan: Plan) -> Iterator[Changes]:
     """
     images = plan.batch_size // (plan.cores // plan.mesh["tensor"])
     powers = [2**i for i in range(1, images.bit_length()) if 2**i <= images]
-    if not isinstance(plan.cost, OutOfMemory):
+    if not isinstance(plan.cost, OutOfMemoryError):
         return
     if plan.state_bytes < plan.cost.available:
         for steps in powers:

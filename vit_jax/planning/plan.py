@@ -14,7 +14,7 @@ from vit_jax.config import UNITS, steps
 from vit_jax.errors import UserError
 from vit_jax.planning import published
 from vit_jax.tpu import compiler, cost
-from vit_jax.tpu.compiler import OutOfMemory, Slice
+from vit_jax.tpu.compiler import OutOfMemoryError, Slice
 from vit_jax.tpu.cost import Cost
 
 
@@ -43,7 +43,7 @@ class Plan:
     state_bytes: int
     mesh: dict[str, int]
     changes: dict[str, Any]
-    cost: Cost | OutOfMemory
+    cost: Cost | OutOfMemoryError
 
     @property
     def cores(self) -> int:
@@ -70,13 +70,13 @@ def make_plan(
       UserError: Whatever is wrong with the config, or a batch that the cores cannot
         share.
     """
-    config = ConfigDict(config.to_dict(), type_safe=False)
-    dataset, total = config.data.get("dataset"), _replace_durations(config)
+    fields = config.to_dict()
+    dataset, total = fields["data"].get("dataset"), _replace_durations(fields)
     for path, value in (changes or {}).items():
         section, _, key = path.partition(".")
-        config[section][key] = value
-    _replace_data(config)
-    blueprint = build.make_blueprint(config, devices=slice_.devices)
+        fields[section] = (fields.get(section) or {}) | {key: value}
+    _replace_data(fields)
+    blueprint = build.make_blueprint(ConfigDict(fields), devices=slice_.devices)
     batch = _batch_shapes(blueprint)
     places = jax.tree.map(lambda leaf: leaf.sharding, blueprint.like)
     try:
@@ -86,14 +86,14 @@ def make_plan(
             donate_argnums=0,
             out_shardings=(places, None),
         )
-        result: Cost | OutOfMemory = cost.measure(
+        result: Cost | OutOfMemoryError = cost.measure(
             traced, compiled, slice_.chip.core, len(slice_.devices), seconds
         )
-    except OutOfMemory as error:
+    except OutOfMemoryError as error:
         result = error
     return Plan(
         slice=slice_,
-        model=config.model.name,
+        model=fields["model"]["name"],
         dataset=dataset or "a mixture",
         batch_size=blueprint.data.batch_size,
         total_steps=total,
@@ -107,26 +107,29 @@ def make_plan(
     )
 
 
-def _replace_durations(config: ConfigDict) -> int | None:
-    """Turns epochs of a data set that is not here into steps; returns the length."""
-    examples = published.count_examples(
-        config.data.get("dataset"), config.data.get("split")
-    )
-    known = {"batch_size": config.data.batch_size, "num_examples": examples or 1}
-    unknown = config.get("total_epochs") is not None and examples is None
-    total = steps("total", config, **known) or 1
-    for section in (config, config.optimizer):
-        for name in {key.rsplit("_", 1)[0] for key in section if _is_duration(key)}:
-            value = steps(name, section, **known, total_steps=total)
-            for unit in UNITS:
-                if f"{name}_{unit}" in section:
-                    section[f"{name}_{unit}"] = None
-            section[f"{name}_steps"] = value
-    if unknown:
+def _replace_durations(fields: dict[str, Any]) -> int | None:
+    """Turns epochs of data that is not here into steps; returns the length."""
+    data, optimizer = fields["data"], fields.setdefault("optimizer", {})
+    examples = published.count_examples(data.get("dataset"), data.get("split"))
+    known = {"batch_size": data["batch_size"], "num_examples": examples or 1}
+    if fields.get("total_epochs") is not None and examples is None:
         # The schedule needs some length; it does not change what a step costs.
-        config.total_steps = 1_000_000
-        config.optimizer.warmup_steps = 0
-    return None if unknown else config.total_steps
+        fields.update(total_epochs=None, total_steps=1_000_000)
+        _in_steps(optimizer, known, 1_000_000)
+        return None
+    total = steps("total", fields, **known)
+    _in_steps(fields, known, total)
+    _in_steps(optimizer, known, total)
+    return total
+
+
+def _in_steps(
+    section: dict[str, Any], known: dict[str, int], total: int | None
+) -> None:
+    for name in {key.rpartition("_")[0] for key in section if _is_duration(key)}:
+        value = steps(name, section, **known, total_steps=total)
+        section.update({f"{name}_{unit}": None for unit in UNITS})
+        section[f"{name}_steps"] = value
 
 
 def _is_duration(key: str) -> bool:
@@ -134,25 +137,25 @@ def _is_duration(key: str) -> bool:
     return unit in UNITS and name not in ("profile", "accumulation")
 
 
-def _replace_data(config: ConfigDict) -> None:
+def _replace_data(fields: dict[str, Any]) -> None:
     """Puts noise of the same form in the place of all data, and drops evaluators."""
-    if config.model.get("name") is None:
+    data, model = fields["data"], fields["model"]
+    if model.get("name") is None:
         raise UserError(
             "the config leaves its model to a checkpoint; a plan needs its name, such "
             "as --config.model.name=ViT-L/16"
         )
-    name = published.dataset_name(config.data.get("dataset"))
-    classes = config.model.get("num_classes") or published.CLASSES.get(name, 1000)
-    config.data.update(
-        dataset=f"synthetic:{classes}@size=32;train={config.data.batch_size}",
+    name = published.dataset_name(data.get("dataset"))
+    classes = model.get("num_classes") or published.CLASSES.get(name, 1000)
+    model["num_classes"] = classes
+    data.update(
+        dataset=f"synthetic:{classes}@size=32;train={data['batch_size']}",
         split="train",
-        ops=config.data.ops.replace(NORMALIZE, "value_range(-1, 1)"),
+        ops=data["ops"].replace(NORMALIZE, "value_range(-1, 1)"),
+        mixture=None,
+        data_dir=None,
     )
-    config.data.mixture = None
-    config.model.num_classes = classes
-    config.evaluators = ConfigDict()
-    for section in ("init", "early_stopping", "sweep"):
-        config[section] = None
+    fields.update(evaluators={}, init=None, early_stopping=None, sweep=None)
 
 
 def _batch_shapes(blueprint: build.Blueprint) -> dict[str, jax.ShapeDtypeStruct]:

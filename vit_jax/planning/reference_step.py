@@ -47,7 +47,7 @@ def compile_reference(
 
     Raises:
       UserError: An unknown model or field.
-      OutOfMemory: It does not fit.
+      OutOfMemoryError: It does not fit.
     """
     mesh = sharding.make_mesh(devices=slice_.devices)
     fields = {"num_classes": NUM_CLASSES, "dtype": "bfloat16", **overrides}

@@ -6,7 +6,7 @@ from typing import Any
 from vit_jax.planning import fit, published
 from vit_jax.planning.plan import Plan
 from vit_jax.tpu.chips import GIB
-from vit_jax.tpu.compiler import OutOfMemory
+from vit_jax.tpu.compiler import OutOfMemoryError
 from vit_jax.tpu.cost import Cost
 
 
@@ -20,7 +20,7 @@ def to_json(plan: Plan, config: str) -> dict[str, Any]:
       config: How the command line names the config.
     """
     known = _costs(plan, plan.cost) if isinstance(plan.cost, Cost) else {}
-    needed = plan.cost.used if isinstance(plan.cost, OutOfMemory) else None
+    needed = plan.cost.used if isinstance(plan.cost, OutOfMemoryError) else None
     keys = (
         *("argument_bytes", "temp_bytes", "code_bytes", "flops_per_image"),
         *("multiply_adds_per_image", "hbm_bytes_per_image", "collectives"),

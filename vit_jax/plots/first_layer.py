@@ -3,6 +3,8 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -65,7 +67,12 @@ def _tables(opened: Opened, model: ViT | Hybrid) -> Float[np.ndarray, "l n d"]:
         copies=next((len(leaf) for leaf in params.values()), 1),
         grid=None if resolution is None else patch_grid(resolution, stride),
         resize=model.resize_positions,
-    ).apply({"params": params}, grid, model.width, prefix=opened.prefix)
+    ).apply(
+        {"params": jax.tree.map(jnp.asarray, params)},
+        grid,
+        model.width,
+        prefix=opened.prefix,
+    )
     return np.asarray(rows)[:, opened.prefix :]
 
 

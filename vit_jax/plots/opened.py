@@ -81,7 +81,7 @@ class Opened:
 
     def rollout(
         self, images: Float[np.ndarray, "b h w c"], *, residual: bool = True
-    ) -> Float[np.ndarray, "b h w"]:
+    ) -> Float[np.ndarray, "b i j"]:
         """Returns what the head sees of each patch: rollout, summing to 1.
 
         The last layer is looked at as the head does: at the class token, at the mean
@@ -109,7 +109,7 @@ class Opened:
         images: Float[np.ndarray, "b h w c"],
         layer: int = -1,
         query: tuple[int, int] | None = None,
-    ) -> Float[np.ndarray, "b m h w"]:
+    ) -> Float[np.ndarray, "b m i j"]:
         """Returns where each head of a layer looks, summing to 1 over the patches.
 
         Args:

@@ -121,6 +121,10 @@ def _hashable(entry: str | Sequence[str] | None) -> Axes:
     return entry if isinstance(entry, str) or entry is None else tuple(entry)
 
 
+def _one_or_several(names: tuple[str, ...]) -> Axes:
+    return names[0] if len(names) == 1 else names
+
+
 def _parts(axes: Axes, mesh: Mesh) -> int:
     names = (axes,) if isinstance(axes, str) else axes or ()
     return math.prod(mesh.shape[name] for name in names)
@@ -175,7 +179,7 @@ def _spread(
     over = tuple(axis for axis in over if mesh.shape[axis] > 1)
     if len(shape) - first < 2 or name.endswith(("bias", "scale")):
         return axes
-    while over:
+    while len(over) > 0:
         free = [
             i
             for i in range(first, len(shape))
@@ -183,7 +187,7 @@ def _spread(
         ]
         if free:
             largest = max(free, key=lambda i: shape[i])
-            axes[largest] = over if len(over) > 1 else over[0]
+            axes[largest] = _one_or_several(over)
             return axes
         over = over[:-1]
     return axes

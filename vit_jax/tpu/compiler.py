@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from vit_jax.errors import UserError
 from vit_jax.tpu.chips import GIB, Chip, find_chip
 
-# The compiler asks a TPU's host for these; without them it waits for one on the network.
+# The compiler asks a TPU's host for these; without them it waits for a network.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -44,7 +44,7 @@ class Slice(NamedTuple):
     devices: Sequence[Any]
 
 
-class OutOfMemory(Exception):
+class OutOfMemoryError(Exception):
     """A program that does not fit into a core's memory.
 
     Attributes:
@@ -114,7 +114,7 @@ def compile_for_tpu(
       The traced and the compiled function, and the seconds that compiling took.
 
     Raises:
-      OutOfMemory: It does not fit.
+      OutOfMemoryError: It does not fit.
     """
     import jax
 
@@ -128,7 +128,7 @@ def compile_for_tpu(
     return traced, compiled, time.monotonic() - start
 
 
-def parse_out_of_memory(text: str) -> OutOfMemory | None:
+def parse_out_of_memory(text: str) -> OutOfMemoryError | None:
     """Reads the compiler's complaint about a program that is too large.
 
     Returns:
@@ -142,7 +142,7 @@ def parse_out_of_memory(text: str) -> OutOfMemory | None:
     if match is None or "RESOURCE_EXHAUSTED" not in text:
         return None
     factor = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-    return OutOfMemory(
+    return OutOfMemoryError(
         float(match[1]) * factor[match[2]], float(match[3]) * factor[match[4]]
     )
 

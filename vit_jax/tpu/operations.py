@@ -13,8 +13,9 @@ def multiply_adds(jaxpr: Any) -> int:
     """Returns the multiply-adds of a jaxpr; a loop counts as often as it runs.
 
     Args:
-      jaxpr: Of `jax.make_jaxpr` or of a traced function. A `while` loop whose number
-        of turns is not known counts once, a branch as the dearest of its choices.
+      jaxpr: Of `jax.make_jaxpr` or of a traced function. A `while` loop, whose number
+        of turns is not known, counts once, a branch as the dearest of its choices; of
+        branches for platforms that for TPUs counts.
     """
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     return sum(_of_equation(equation) for equation in inner.eqns)
@@ -32,9 +33,19 @@ def _of_equation(equation: Any) -> int:
         outputs = kernel[params["dimension_numbers"].rhs_spec[0]]
         return math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // outputs
     if name == "cond":
-        return max(multiply_adds(branch) for branch in params["branches"])
+        return max(multiply_adds(branch) for branch in _branches(params))
     turns = params["length"] if name == "scan" else 1
     return turns * sum(multiply_adds(inner) for inner in _inner(params))
+
+
+def _branches(params: Any) -> list[Any]:
+    branches, platforms = params["branches"], params.get("branches_platforms")
+    if platforms is None:
+        return list(branches)
+    for branch, names in zip(branches, platforms, strict=True):
+        if names is None or "tpu" in names:
+            return [branch]
+    return list(branches)
 
 
 def _inner(params: Any) -> list[Any]:

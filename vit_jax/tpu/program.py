@@ -236,7 +236,7 @@ def _traffic(
             continue
         inside = computations.get(next(iter(instruction.called), ""), [])
         inside = inside if instruction.op == "fusion" else [instruction]
-        sliced, updated = _slices(inside)
+        sliced, updated = _slices(inside, shapes)
         total += array_bytes(instruction.shape, padded=True)
         for number, operand in enumerate(instruction.operands):
             key = number if instruction.op == "fusion" else operand
@@ -250,14 +250,14 @@ def _traffic(
 
 
 def _slices(
-    instructions: list[Instruction],
+    instructions: list[Instruction], outside: Mapping[str, str]
 ) -> tuple[dict[int | str, int], dict[int | str, int]]:
     """Returns which operands are only sliced, or updated, and how many bytes of them.
 
     Loops slice what lies stacked, a layer a turn, and write results into such stacks.
     Operands of a fusion are told by number, those of a single instruction by name.
     """
-    shapes = {i.name: i.shape for i in instructions}
+    shapes = {**outside, **{i.name: i.shape for i in instructions}}
     source: dict[str, int | str] = {}
     for i in instructions:
         if i.op == "parameter":

@@ -16,7 +16,7 @@ Batch = dict[str, Any]
 Update = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 
 
-def make_update(
+def make_update(  # noqa: PLR0913 - the parts of a step
     apply: Callable[..., Float[Array, "b ..."]],
     loss: Callable[[Float[Array, "b ..."], Batch], Float[Array, " b"]],
     tx: optax.GradientTransformation,

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiler itself runs in the tests that are marked `tpu`."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vit_jax.errors import UserError
+from vit_jax.tpu import compiler
+
+
+def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install '(libtpu==|jax.tpu)"):
+        compiler.set_up()
+
+
+@pytest.mark.parametrize(
+    ("text", "used", "available"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in "
+            "memory space hbm. Used 20.51G of 15.48G hbm. Exceeded hbm capacity by "
+            "5.03G.",
+            20.51,
+            15.48,
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Used 512.00M of 0.25G hbm.",
+            0.5,
+            0.25,
+        ),
+    ],
+)
+def test_a_program_that_is_too_large_says_by_how_much(
+    text: str, used: float, available: float
+):
+    error = compiler.parse_out_of_memory(text)
+    assert error is not None
+    assert error.used == pytest.approx(used * 2**30)
+    assert error.available == pytest.approx(available * 2**30)
+    assert f"{available:.2f} GiB" in str(error)
+
+
+def test_other_complaints_are_not_taken_for_it():
+    assert compiler.parse_out_of_memory("INTERNAL: Used 1G of 2G hbm") is None
+    assert compiler.parse_out_of_memory("RESOURCE_EXHAUSTED: no threads") is None
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+def test_a_step_compiles_for_a_slice_and_its_products_are_counted():
+    pytest.importorskip("libtpu")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "vit_jax.benchmark", "compiled"),
+            *("--model=ViT-Ti/16", "--images_per_core=8", "--topology=v3:2x2"),
+            "--set=depth=1",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ,
+    )
+    import json
+
+    found = json.loads(done.stdout)
+    assert found["cores"] == 8
+    # Three times the forward pass, but for the gradient of the images.
+    stem = 196 * 16 * 16 * 3 * 192
+    assert found["multiply_adds_per_image"] == (
+        3 * found["forward_multiply_adds"] - stem
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+def test_a_slice_that_does_not_exist_is_refused():
+    pytest.importorskip("libtpu")
+    program = (
+        "from vit_jax.tpu import compiler; compiler.set_up(); "
+        "compiler.open_slice('v3:3x5x7')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "there is no TPU slice 'v3:3x5x7'" in done.stderr
