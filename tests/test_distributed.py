@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+import jax
 import pytest
 
 from vit_jax import metrics, sharding
@@ -112,6 +113,16 @@ def test_a_process_alone_starts_nothing(monkeypatch: pytest.MonkeyPatch):
     for name in (*VARIABLES, *SLURM):
         monkeypatch.delenv(name, raising=False)
     start({}, 10)  # JAX runs already, so that a start would fail.
+
+
+def test_a_coordinator_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch):
+    def initialize(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("UNKNOWN: Failed to start RPC server\nat port 1")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    given = {"coordinator_address": "a:1", "num_processes": 2, "process_id": 0}
+    with pytest.raises(UserError, match=r"join .* at a:1: UNKNOWN.* its port is free"):
+        start(given, 10)
 
 
 @pytest.fixture(scope="module")

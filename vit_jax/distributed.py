@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any
 
 import jax
+from absl import logging
 
 from vit_jax.errors import UserError
 
@@ -130,11 +131,16 @@ def start(
       connect_seconds: How long to wait for the others at the start.
 
     Raises:
-      UserError: See `find_cluster`; or the others do not come.
+      UserError: See `find_cluster`; or JAX cannot tell who this process is, or process
+        0 cannot be the coordinator.
+
+    If the others do not come, XLA ends the process (status 134) and tells why.
     """
     cluster = find_cluster(given, os.environ, jax.config.values["jax_platforms"])
     if cluster is None:
         return
+    address = cluster.coordinator_address or "process 0"
+    logging.info("joining the other processes at %s", address)
     try:
         jax.distributed.initialize(
             cluster.coordinator_address,
@@ -146,9 +152,9 @@ def start(
         )
     except RuntimeError as err:
         raise UserError(
-            f"the processes did not come together within {connect_seconds} s "
-            f"({' '.join(str(err).split())[:200]}); start all of them, and see that "
-            f"{cluster.coordinator_address or 'process 0'} can be reached from each"
+            f"cannot join the other processes at {address}: "
+            f"{' '.join(str(err).split())[:200]}; see that the address is that of the "
+            "first machine, that its port is free and that each can reach it"
         ) from err
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cases import tiny
 from tests.cases.conftest import Trained
-from vit_jax import build, trees
+from vit_jax import build, record, trees
 from vit_jax.convert import load_checkpoint
 from vit_jax.errors import UserError
 
@@ -60,3 +60,13 @@ def test_what_starts_anew_cannot_be_frozen(
         build.build_run(made, str(tmp_path / "run")),
     ):
         pass
+
+
+def test_hosts_that_do_not_share_the_workdir_are_told_before_the_first_step(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jax, "process_index", lambda: 3)
+    with pytest.raises(
+        UserError, match=r"of process 3 is not that of process 0; .*gs:"
+    ):
+        record.prepare_workdir(str(tmp_path / "local"), {"seed": 0})

@@ -125,7 +125,7 @@ def test_mistakes_are_told(draw, tmp_path, arguments, message):
 
 
 def test_only_png_and_svg_are_written(draw):
-    with pytest.raises(UserError, match="must end in .png or .svg"):
+    with pytest.raises(UserError, match=r"must end in \.png or \.svg"):
         draw("positions", "--checkpoint=t", output="out.pdf")
 
 

@@ -19,7 +19,7 @@ from vit_jax.config import section_call
 from vit_jax.data.feed import TrainFeed, open_train
 from vit_jax.errors import UserError, unknown
 from vit_jax.evaluators.subject import Subject
-from vit_jax.models import build_model
+from vit_jax.models import FAMILIES, build_model, catalog
 from vit_jax.optim import Optimizer, averaging, build_optimizer, layers
 from vit_jax.train.early_stopping import EarlyStopping
 from vit_jax.train.loop import Evaluation, Schedule
@@ -165,9 +165,26 @@ def _model(
     section: Mapping[str, Any], mesh: Mapping[str, Any], num_classes: int
 ) -> nn.Module:
     # How a model is laid out in memory and in the program is told with the mesh.
-    layout = {key: mesh[key] for key in ("scan", "remat") if mesh.get(key) is not None}
+    layout = {
+        key: mesh[key]
+        for key in ("scan", "remat")
+        if mesh.get(key) not in (None, False, "none")
+    }
+    for key in layout:
+        _check_layout(section.get("name"), key)
     return section_call(
         build_model, dict(section) | layout | {"num_classes": num_classes}, "model"
+    )
+
+
+def _check_layout(name: str | None, key: str) -> None:
+    variant = catalog.find(name) if name is not None else None
+    if variant is None or key in FAMILIES[variant.family].__dataclass_fields__:
+        return
+    able = [f for f, family in FAMILIES.items() if key in family.__dataclass_fields__]
+    raise UserError(
+        f"config.mesh.{key} is for the families {', '.join(able)}; {name} is of the "
+        f"family {variant.family}: set it to None"
     )
 
 

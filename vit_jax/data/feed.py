@@ -8,7 +8,7 @@ anything is compiled.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import jax
@@ -198,7 +198,7 @@ class EvalFeed:
     batch_size: int
     classes: np.ndarray | None = None
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch, None, None]:
         """Starts one pass over the split: device batches with `mask` and `row`."""
         part, parts = sharding.process_part(self.mesh)
         host = pipeline.eval_batches(

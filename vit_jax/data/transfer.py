@@ -3,7 +3,7 @@
 
 import collections
 import concurrent.futures
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ def prefetch_to_device(
     batches: Iterator[Mapping[str, np.ndarray]],
     sharding: jax.sharding.Sharding,
     size: int = 2,
-) -> Iterator[dict[str, jax.Array]]:
+) -> Generator[dict[str, jax.Array], None, None]:
     """Yields each batch as global arrays on the devices, in order.
 
     A thread takes batches from the iterator, up to `size` ahead; it ends with this

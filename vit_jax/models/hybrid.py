@@ -15,11 +15,13 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from vit_jax.models.layers.encoder import Encoder, Outputs, Remat
+from vit_jax.models.layers.attend import Form
+from vit_jax.models.layers.encoder import Encoder, Outputs
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
 from vit_jax.models.layers.pooling import MapHead, Pool
 from vit_jax.models.layers.positions import PositionKind
+from vit_jax.models.layers.remat import Remat
 from vit_jax.models.layers.std_conv import EpsForm, GroupNorm, StdConv
 from vit_jax.resample import Method
 
@@ -139,6 +141,7 @@ class Hybrid(nn.Module):
     group_norm_eps: float = 1e-6
     norm_eps: float = 1e-6
     gelu: Gelu = "tanh"
+    attention: Form = "auto"
     scan: bool = False
     remat: Remat = "none"
     head_bias: float = 0.0
@@ -257,6 +260,7 @@ class Hybrid(nn.Module):
             grid=grid,
             position_stddev=self.position_stddev,
             resize_positions=self.resize_positions,
+            attention=self.attention,
             scan=self.scan,
             remat=self.remat,
             dtype=self.dtype,

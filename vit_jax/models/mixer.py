@@ -19,6 +19,7 @@ from vit_jax.models.layers.encoder import Outputs
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
+from vit_jax.models.layers.remat import Remat, rematerialize
 from vit_jax.models.layers.stochastic_depth import StochasticDepth, linear_rates
 
 
@@ -99,6 +100,7 @@ class Mixer(nn.Module):
         first. Stream `drop_path`.
       norm_eps: Epsilon of every layer norm.
       gelu: Form of the activation.
+      remat: See `layers/remat.py`.
       head_bias: First value of the head's bias; its kernel starts at 0.
       dtype: Of the computation; norms and logits are float32 in any case.
       param_dtype: Of the parameters.
@@ -115,6 +117,7 @@ class Mixer(nn.Module):
     drop_path_rate: float = 0.0
     norm_eps: float = 1e-6
     gelu: Gelu = "tanh"
+    remat: Remat = "none"
     head_bias: float = 0.0
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
@@ -153,8 +156,12 @@ class Mixer(nn.Module):
         b, h, w, d = tokens.shape
         self._check_grid((h, w))
         x = tokens.reshape(b, h * w, d)
+
+        def step(block: nn.Module, x: Array) -> tuple[Array, Outputs]:
+            return block(x, train=train)
+
         for i, rate in enumerate(linear_rates(self.drop_path_rate, self.depth)):
-            x, block_out = MixerBlock(
+            block = MixerBlock(
                 token_mlp_dim=self.token_mlp_dim,
                 mlp_dim=self.mlp_dim,
                 dropout_rate=self.dropout_rate,
@@ -163,7 +170,8 @@ class Mixer(nn.Module):
                 gelu=self.gelu,
                 name=f"MixerBlock_{i}",
                 **dtypes,
-            )(x, train=train)
+            )
+            x, block_out = rematerialize(step, self.remat)(block, x)
             out.update({f"block{i:02d}/{key}": y for key, y in block_out.items()})
         norm = LayerNorm(self.norm_eps, name="pre_head_layer_norm", **dtypes)
         x = out["encoded"] = norm(x)

@@ -26,6 +26,7 @@ from vit_jax.models.layers.mlp import Activation, Gelu, Mlp, activate
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.patches import Size, check_image, pair
 from vit_jax.models.layers.pyramid import Pyramid, check_heads
+from vit_jax.models.layers.remat import Remat
 from vit_jax.models.layers.stochastic_depth import StochasticDepth, linear_rates
 from vit_jax.models.layers.window_attention import CosineAttention
 from vit_jax.models.layers.windows import Pair, WindowKind
@@ -156,6 +157,7 @@ class SwinV2(nn.Module):
         first. Stream `drop_path`.
       norm_eps: Epsilon of every layer norm.
       gelu: Form of the activation.
+      remat: See `layers/remat.py`.
       dtype: Of the computation; softmax, norms and logits are float32 in any case.
       param_dtype: Of the parameters.
     """
@@ -180,6 +182,7 @@ class SwinV2(nn.Module):
     drop_path_rate: float = 0.0
     norm_eps: float = 1e-5
     gelu: Gelu = "erf"
+    remat: Remat = "none"
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
@@ -248,9 +251,9 @@ class SwinV2(nn.Module):
                 )
                 for j in range(depth)
             ]
-            x, stage_out = Stage(merging if i else None, blocks, name=f"layers_{i}")(
-                x, train=train, return_attention=return_attention
-            )
+            x, stage_out = Stage(
+                merging if i else None, blocks, self.remat, name=f"layers_{i}"
+            )(x, train=train, return_attention=return_attention)
             out.update({f"stage{i}/{key}": y for key, y in stage_out.items()})
             out[f"stage{i}/output"] = x
 

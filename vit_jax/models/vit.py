@@ -14,13 +14,15 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
 from vit_jax.errors import UserError
+from vit_jax.models.layers.attend import Form
 from vit_jax.models.layers.block import MlpKind, Outputs
-from vit_jax.models.layers.encoder import Encoder, Remat
+from vit_jax.models.layers.encoder import Encoder
 from vit_jax.models.layers.mlp import Activation, Gelu, activate
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
 from vit_jax.models.layers.pooling import MapHead, ViTPool
 from vit_jax.models.layers.positions import Injection, PositionKind
+from vit_jax.models.layers.remat import Remat
 from vit_jax.resample import Method
 
 
@@ -86,6 +88,8 @@ class ViT(nn.Module):
       mlp: "mlp" or DINOv2's gated "swiglu", whose `mlp_dim` is half its first layer.
       layer_scale: First value of learned factors of the branches; None has none.
       qk_norm: Whether queries and keys are layer-normalised.
+      attention: "plain"; "compact", with products of queries and keys rounded to
+        `dtype`, which TPUs move at half the cost; "auto" is compact on TPUs.
       scan: Whether the blocks are a loop in the program, which compiles faster; their
         parameters are stacked, see `stacking.py`.
       remat: What the backward pass keeps of a block: everything ("none"), the results
@@ -122,6 +126,7 @@ class ViT(nn.Module):
     mlp: MlpKind = "mlp"
     layer_scale: float | None = None
     qk_norm: bool = False
+    attention: Form = "auto"
     scan: bool = False
     remat: Remat = "none"
     head_bias: float = 0.0
@@ -259,6 +264,7 @@ class ViT(nn.Module):
             layer_scale=self.layer_scale,
             qk_norm=self.qk_norm,
             final_norm=self.pool_norm == "before",
+            attention=self.attention,
             scan=self.scan,
             remat=self.remat,
             dtype=self.dtype,

@@ -79,7 +79,8 @@ def open_training(facts: Facts, mesh: Mesh) -> TrainFeed:
     """
     data = dict(facts.config["data"])
     parts = sharding.batch_parts(mesh)
-    data["batch_size"] = -(-TRAINING_PICTURES // parts) * parts
+    few = -(-TRAINING_PICTURES // parts) * parts
+    data["batch_size"] = min(few, data["batch_size"])
     loss = (facts.config.get("loss") or {}).get("name")
     return open_train(
         **data,

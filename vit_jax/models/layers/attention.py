@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.models.layers.attend import Form, compact
 from vit_jax.models.layers.dense import DenseGeneral
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.relative import RelativeScores
@@ -33,6 +34,9 @@ class MultiHeadAttention(nn.Module):
       norm_eps: Epsilon of these norms.
       relative_after: Number of tokens before patches that get the scores of
         `RelativeScores`; None is no such scores.
+      form: How softmax(q k^T) v is computed: "plain", as told above; "compact", see
+        `attend.py`, whose products are rounded to `dtype`; "auto" is compact on TPUs.
+        Dropout and relative scores need the probabilities and are plain in any case.
       dtype: Of the computation.
       param_dtype: Of the parameters.
     """
@@ -42,6 +46,7 @@ class MultiHeadAttention(nn.Module):
     qk_norm: bool = False
     norm_eps: float = 1e-6
     relative_after: int | None = None
+    form: Form = "auto"
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
@@ -98,10 +103,14 @@ class MultiHeadAttention(nn.Module):
             )
             logits = logits + relative(query)
         weights = softmax(logits)
-        dropped = nn.Dropout(self.attention_dropout_rate, deterministic=not train)(
-            weights
-        )
-        y = mix(dropped.astype(self.dtype), value)  # (b, q, m, e)
+        dropout = self.attention_dropout_rate if train else 0.0
+        if self.form == "plain" or self.relative_after is not None or dropout:
+            dropped = nn.Dropout(dropout, deterministic=not train)(weights)
+            y = mix(dropped.astype(self.dtype), value)  # (b, q, m, e)
+        elif self.form == "compact":
+            y = compact(query, key, value)
+        else:
+            y = attend(query, key, value)  # and nobody computes `weights` for it
         return dense(width, axis=(-2, -1), name="out")(y), weights
 
 
@@ -141,6 +150,20 @@ def mix(
     product = functools.partial(_product, "bmqn,bnme->bqme")
     mixed = lax.platform_dependent(weights, value, cpu=folded, default=product)
     return mixed.astype(value.dtype)
+
+
+@jax.jit
+def attend(
+    query: Float[Array, "b q m e"],
+    key: Float[Array, "b n m e"],
+    value: Float[Array, "b n m e"],
+) -> Float[Array, "b q m e"]:
+    """Returns the values weighted by attention, in the form that the platform likes."""
+
+    def plain(query: Array, key: Array, value: Array) -> Array:
+        return mix(softmax(scores(query, key)).astype(value.dtype), value)
+
+    return lax.platform_dependent(query, key, value, tpu=compact, default=plain)
 
 
 @jax.custom_jvp

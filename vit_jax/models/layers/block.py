@@ -10,6 +10,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.layers.attend import Form
 from vit_jax.models.layers.attention import MultiHeadAttention
 from vit_jax.models.layers.layer_scale import LayerScale
 from vit_jax.models.layers.mlp import Gelu, Mlp
@@ -36,6 +37,7 @@ class EncoderBlock(nn.Module):
         is no factors.
       qk_norm: See `MultiHeadAttention`.
       relative_after: See `MultiHeadAttention`.
+      attention: See `MultiHeadAttention.form`.
       dtype: Of the computation.
       param_dtype: Of the parameters.
     """
@@ -50,6 +52,7 @@ class EncoderBlock(nn.Module):
     layer_scale: float | None = None
     qk_norm: bool = False
     relative_after: int | None = None
+    attention: Form = "auto"
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
@@ -84,6 +87,7 @@ class EncoderBlock(nn.Module):
             self.qk_norm,
             self.norm_eps,
             self.relative_after,
+            self.attention,
             name="MultiHeadDotProductAttention_0",
             **dtypes,
         )(y, y, train=train, angles=angles)

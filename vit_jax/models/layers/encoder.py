@@ -6,15 +6,15 @@ Sub-modules carry the names of Google's files.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.models.layers.attend import Form
 from vit_jax.models.layers.block import EncoderBlock, MlpKind, Outputs
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norms import LayerNorm
@@ -25,15 +25,12 @@ from vit_jax.models.layers.positions import (
     PositionTable,
     to_sequence,
 )
+from vit_jax.models.layers.remat import Remat, rematerialize
 from vit_jax.models.layers.rotary import rotary_angles
 from vit_jax.models.layers.stochastic_depth import linear_rates
 from vit_jax.resample import Method
 
 Step = Callable[..., tuple[Array, Outputs]]
-
-# What the backward pass keeps of a block: everything, the results of its dense layers,
-# or its input alone.
-Remat = Literal["none", "dots", "full"]
 
 
 class Encoder(nn.Module):
@@ -50,6 +47,7 @@ class Encoder(nn.Module):
       position_injection: Whether positions are added once, or before every layer from
         a table of its own or from one table.
       resize_positions: See `PositionTable`.
+      attention: See `MultiHeadAttention.form`.
       final_norm: Whether the last layer norm is there.
       scan: Whether the blocks are one loop of the program, which then compiles as fast
         as one block. Their parameters are stacked, `encoderblock/...` with a leading
@@ -74,6 +72,7 @@ class Encoder(nn.Module):
     mlp: MlpKind = "mlp"
     layer_scale: float | None = None
     qk_norm: bool = False
+    attention: Form = "auto"
     final_norm: bool = True
     scan: bool = False
     remat: Remat = "none"
@@ -125,7 +124,8 @@ class Encoder(nn.Module):
             )
 
         run = self._scan_blocks if self.scan else self._loop_blocks
-        x, outs = run(self._remat(step), self._make_block(before), x, tables)
+        step = rematerialize(step, self.remat, looped=self.scan)
+        x, outs = run(step, self._make_block(before), x, tables)
         out = {
             f"block{i:02d}/{key}": y
             for i, block_out in enumerate(outs)
@@ -173,18 +173,11 @@ class Encoder(nn.Module):
             mlp=self.mlp,
             layer_scale=self.layer_scale,
             qk_norm=self.qk_norm,
+            attention=self.attention,
             relative_after=before if self.positions == "relative" else None,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
         )
-
-    def _remat(self, step: Step) -> Step:
-        if self.remat == "none":
-            return step
-        policy = jax.checkpoint_policies.nothing_saveable
-        if self.remat == "dots":
-            policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        return nn.remat(step, policy=policy, prevent_cse=not self.scan)
 
     def _loop_blocks(
         self, step: Step, make_block: Callable[..., EncoderBlock], x: Array, tables: Any

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from vit_jax.models.layers.encoder import Outputs
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.pyramid import ceil_divide
+from vit_jax.models.layers.remat import Remat, rematerialize
 from vit_jax.models.layers.windows import Pair, pad_bottom_right
 
 # timm cuts its normal samples at 2, that is a hundred standard deviations: nowhere.
@@ -101,10 +102,12 @@ class Stage(nn.Module):
     Attributes:
       downsample: Makes the merging from its name; None in the first stage.
       blocks: Make the blocks from their names.
+      remat: What the backward pass keeps of each block.
     """
 
     downsample: Callable[..., nn.Module] | None
     blocks: Sequence[Callable[..., nn.Module]]
+    remat: Remat = "none"
 
     @nn.compact
     def __call__(
@@ -114,9 +117,14 @@ class Stage(nn.Module):
         out = {}
         if self.downsample is not None:
             x = self.downsample(name="downsample")(x)
+
+        def step(block: nn.Module, x: Array) -> tuple[Array, Outputs]:
+            return block(x, train=train, return_attention=return_attention)
+
+        run = rematerialize(step, self.remat)
         for i, make in enumerate(self.blocks):
             block = make(name=f"blocks_{i}")
-            x, block_out = block(x, train=train, return_attention=return_attention)
+            x, block_out = run(block, x)
             out.update({f"block{i:02d}/{key}": y for key, y in block_out.items()})
         return x, out
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forms of attention against each other and against float64."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import trees
+from vit_jax.errors import UserError
+from vit_jax.models import build_model
+from vit_jax.models.layers.attend import compact
+from vit_jax.models.layers.attention import attend, mix, scores, softmax
+
+SHAPE = (2, 7, 3, 4)  # b, n, m, e
+
+
+def draw(count, dtype=jnp.float32):
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(0, 1, SHAPE), dtype) for _ in range(count)]
+
+
+def plain(query, key, value):
+    return mix(softmax(scores(query, key)).astype(value.dtype), value)
+
+
+def differentiate(function, query, key, value, factor):
+    def loss(*args):
+        return jnp.sum(function(*args).astype(jnp.float32) * factor)
+
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(query, key, value)
+
+
+def test_compact_equals_plain_in_float32_with_gradients():
+    arrays = draw(4)
+    expected, d_expected = differentiate(plain, *arrays)
+    found, d_found = differentiate(compact, *arrays)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    for ours, theirs in zip(d_found, d_expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_large_products_do_not_overflow():
+    query, key, value, factor = draw(4)
+    found, grads = differentiate(compact, 100 * query, 100 * key, value, factor)
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in (found, *grads))
+
+
+def test_compact_in_bfloat16_stays_within_its_rounding():
+    """Products of up to 16 are rounded by 2^-9 of themselves: 3 % of a weight."""
+    query, key, value = draw(3, jnp.bfloat16)
+    q, k, v = (np.asarray(a, np.float64) for a in (query, key, value))
+    logits = np.einsum("bqme,bnme->bmqn", q, k)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    expected = np.einsum("bmqn,bnme->bqme", weights, v)
+    assert 2 < np.abs(logits).max() < 16
+    found = compact(query, key, value)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(
+        found.astype(jnp.float32), expected, atol=0.03 * np.abs(expected).max()
+    )
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_auto_is_plain_on_a_cpu_bit_for_bit(dtype, as_users):
+    if jax.default_backend() == "tpu":
+        pytest.skip("auto is compact on a TPU")
+    arrays = draw(3, dtype)
+    expected = jax.jit(plain, compiler_options=as_users)(*arrays)
+    found = jax.jit(attend, compiler_options=as_users)(*arrays)
+    np.testing.assert_array_equal(
+        found.astype(jnp.float32), expected.astype(jnp.float32)
+    )
+
+
+FIELDS = {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32}
+IMAGE = np.random.default_rng(0).uniform(-1, 1, (2, 8, 8, 3)).astype(np.float32)
+
+
+def gradient_of(attention, **fields):
+    model = build_model(
+        "ViT-Ti/4", num_classes=3, attention=attention, **FIELDS, **fields
+    )
+    params = jax.eval_shape(model.init, jax.random.key(0), IMAGE)["params"]
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(
+        lambda p: jnp.asarray(rng.normal(0, 0.3, p.shape), p.dtype), params
+    )
+
+    def loss(params):
+        return jnp.sum(model.apply({"params": params}, IMAGE)[0] ** 2)
+
+    return jax.jit(jax.grad(loss)), params
+
+
+def products(text):
+    return len(re.findall(r" dot\(|custom-call\([^\n]*matmul", text))
+
+
+def test_auto_costs_on_a_cpu_what_plain_does():
+    if jax.default_backend() != "cpu":
+        pytest.skip("about the form for CPUs")
+    counts = []
+    for form in ("plain", "auto"):
+        grad, params = gradient_of(form)
+        counts.append(products(grad.lower(params).compile().as_text()))
+    assert counts[0] == counts[1] > 10
+
+
+def test_every_form_trains_a_model_alike():
+    expected, params = gradient_of("plain")
+    found = gradient_of("compact")[0](params)
+    expected = trees.flatten(expected(params))
+    scale = max(float(jnp.abs(leaf).max()) for leaf in expected.values())
+    for name, leaf in trees.flatten(found).items():
+        np.testing.assert_allclose(
+            leaf, expected[name], rtol=1e-3, atol=1e-5 * scale, err_msg=name
+        )
+
+
+def test_an_unknown_form_is_named():
+    with pytest.raises(UserError, match="attention 'flsh'"):
+        gradient_of("flsh")
