@@ -151,7 +151,7 @@ def test_train_and_predict_from_another_folder(tmp_path: pathlib.Path):
     assert "jax" in imported
     assert not any(name.split(".")[0] == "tensorflow" for name in imported)
     for arguments, message in [
-        (["--checkpoint=runs/b", "a.png"], "no directory"),
+        (["--checkpoint=runs/b", "a.png"], "no checkpoint 'runs/b'"),
         (["--checkpoint=runs", "a.png"], "has no checkpoint.json"),
         (["--checkpoint=runs/a@7", "a.png"], "no checkpoint 7"),
         (["--checkpoint=runs/a:ema", "a.png"], "kept no averaged weights"),

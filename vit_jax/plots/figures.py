@@ -143,7 +143,7 @@ def draw_positions(cosines: Float[np.ndarray, "h w h w"]) -> Figure:
         top, left = i * (h + gap), j * (w + gap)
         canvas[top : top + h, left : left + w] = tiles[i, j]
     with style.settings():
-        height = (style.WIDTH - 1.3) * canvas.shape[0] / canvas.shape[1] + 0.5
+        height = (style.WIDTH - 1.6) * canvas.shape[0] / canvas.shape[1] + 0.5
         figure, (axes,) = style.new_figure(height=height)
         shown = axes.imshow(canvas, vmin=-1, vmax=1, interpolation="nearest")
         axes.grid(False)

@@ -44,7 +44,9 @@ p { margin: 4px 0 12px; max-width: 75ch; }
   margin: 8px auto 0; }
 svg text { font-family: inherit !important; }
 .wide { overflow-x: auto; width: fit-content; max-width: 100%; }
+.wide td { white-space: nowrap; }
 .cards > .wide { width: auto; }
+.cards > .wide td { white-space: normal; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums;
   font-size: 0.93rem; }
 th, td { text-align: left; padding: 5px 18px 5px 0; vertical-align: top;
@@ -57,7 +59,7 @@ th { font-weight: 500; overflow-wrap: normal; }
 .matrix td { border: 1px solid var(--card); border-radius: 5px; }
 .matrix tbody th { text-align: right; padding-right: 8px; }
 .pictures { display: grid; gap: 12px;
-  grid-template-columns: repeat(auto-fill, minmax(130px, 1fr)); }
+  grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); }
 .pictures.plain { grid-template-columns: repeat(auto-fill, minmax(92px, 1fr)); }
 figure { margin: 0; }
 .pictures figure { background: var(--card); border: 1px solid var(--line);
@@ -69,6 +71,7 @@ figcaption b { color: var(--ink); font-weight: 600; }
 .said { display: flex; justify-content: space-between; gap: 8px; margin-top: 3px;
   background: linear-gradient(var(--accent), var(--accent)) left bottom / var(--p) 2px
     no-repeat; padding-bottom: 3px; }
+.said span:last-child { white-space: nowrap; }
 .said.false { background-image: linear-gradient(var(--bad), var(--bad)); }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
   padding: 12px 16px; margin: 4px 0 14px; white-space: pre-wrap;

@@ -21,7 +21,8 @@ def head(facts: Facts) -> str:
     found = {}
     for evaluator, metric, value, averaged, _ in facts.evaluations():
         if metric.rsplit("/", 1)[-1] in ("top1", "map", "rmse") and len(found) < 2:
-            found[f"{evaluator} {metric}"] = str(averaged or value)
+            name = f"{evaluator} {metric}" + (", averaged weights" if averaged else "")
+            found[name] = str(averaged or value)
     costs = facts.costs()
     found["steps"] = f"{facts.step:,}"
     for name in ("parameters", "speed", "time in updates"):
