@@ -43,6 +43,7 @@ class TrainFeed:
       host_batches: Starts this process's batches, as NumPy arrays, at a step.
       mix: Changes a batch on the device with a key, or None.
       num_classes: Classes that labels lie in, or None for other targets.
+      skip_errors: Whether other images stand in for broken ones.
     """
 
     source: Source
@@ -52,6 +53,7 @@ class TrainFeed:
     host_batches: Callable[[int], Any]
     mix: Callable[[jax.Array, Batch], Batch] | None
     num_classes: int | None
+    skip_errors: bool = False
 
     def batches(self, step: int) -> Any:
         """Returns device batches from `step` on, without end; to be closed."""
@@ -62,7 +64,12 @@ class TrainFeed:
     def one_example(self) -> Batch:
         """Returns a batch of one example, to see what batches hold."""
         batches = pipeline.train_batches(
-            self.source, batch_size=1, ops=self.ops, seed=0, prefetch=1
+            self.source,
+            batch_size=1,
+            ops=self.ops,
+            seed=0,
+            prefetch=1,
+            skip_errors=self.skip_errors,
         )
         with contextlib.closing(batches):
             return next(batches)
@@ -153,7 +160,9 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
             repeats=repeats,
         )
 
-    return TrainFeed(source, batch_size, ops, mesh, host_batches, mix, num_classes)
+    return TrainFeed(
+        source, batch_size, ops, mesh, host_batches, mix, num_classes, skip_errors
+    )
 
 
 def _open_training(

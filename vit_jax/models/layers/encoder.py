@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from vit_jax.errors import UserError
 from vit_jax.models.layers.attend import Form
 from vit_jax.models.layers.block import EncoderBlock, MlpKind, Outputs
+from vit_jax.models.layers.layout import image_by_image
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.positions import (
@@ -119,9 +120,14 @@ class Encoder(nn.Module):
         ) -> tuple[Array, Outputs]:
             if table is not None:
                 x = x + table[None].astype(x.dtype)
-            return block(
-                x, rate, angles=angles, train=train, return_attention=return_attention
+            x, block_out = block(
+                image_by_image(x),
+                rate,
+                angles=angles,
+                train=train,
+                return_attention=return_attention,
             )
+            return image_by_image(x), block_out
 
         run = self._scan_blocks if self.scan else self._loop_blocks
         step = rematerialize(step, self.remat, looped=self.scan)
