@@ -30,12 +30,8 @@ FLAGS = [
     "--heartbeat_seconds=10",
     "--compilation_cache=off",  # The variable below names another.
 ]
-# The compiler makes no effort, see conftest.py.
-XLA_FLAGS = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
-    "--xla_force_host_platform_device_count="
-)
+# The compiler makes no effort, see conftest.py; the last of two equal flags wins.
+XLA_FLAGS = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count="
 Job = Callable[..., list[int]]
 
 SLURM = {

@@ -53,7 +53,12 @@ def test_changelog_has_its_headings():
     assert headings == ["Added", "Changed", "Fixed", "Breaking"]
 
 
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "launch/README.md", "vit_jax/data/README.md"]
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "launch/README.md",
+    "vit_jax/data/README.md",
+]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -165,7 +165,9 @@ def test_the_step_of_a_config_is_compiled_without_its_data(
     assert seen["batch"]["image"].shape == (4096, 224, 224, 3)
     assert seen["batch"]["label"].shape == (4096,)
     held = plan.state_bytes
-    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(seen["state"]))
+    whole = sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(seen["state"])
+    )
     assert held < whole / 4
 
 

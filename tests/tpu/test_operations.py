@@ -17,9 +17,9 @@ def count(function, *shapes):
 
 def test_a_product_counts_its_terms():
     assert count(jnp.matmul, (3, 5), (5, 7)) == 3 * 5 * 7
-    assert count(lambda a, b: jnp.einsum("bij,bjk->bik", a, b), (2, 3, 5), (2, 5, 7)) == (
-        2 * 3 * 5 * 7
-    )
+    assert count(
+        lambda a, b: jnp.einsum("bij,bjk->bik", a, b), (2, 3, 5), (2, 5, 7)
+    ) == (2 * 3 * 5 * 7)
 
 
 def test_a_convolution_counts_each_place_of_its_kernel():
@@ -63,7 +63,9 @@ def test_a_forward_pass_counts_as_the_sizes_say(scan):
     model = build_model("ViT-Ti/4", num_classes=5, **fields)
     image = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
     params = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
-    traced = jax.make_jaxpr(lambda p, x: model.apply({"params": p}, x)[0])(params, image)
+    traced = jax.make_jaxpr(lambda p, x: model.apply({"params": p}, x)[0])(
+        params, image
+    )
     assert multiply_adds(traced) == flops.multiply_adds(model, 8)
 
 

@@ -64,5 +64,7 @@ def test_computing_blocks_again_gives_the_same_gradients(name):
     [("BiT-R50x1", "remat", "vit, hybrid, mixer, swin"), ("Swin-T", "scan", "vit")],
 )
 def test_a_family_that_cannot_is_named(name, key, able):
-    with pytest.raises(UserError, match=f"config.mesh.{key} is for the families {able}"):
+    with pytest.raises(
+        UserError, match=f"config.mesh.{key} is for the families {able}"
+    ):
         _check_layout(name, key)
