@@ -3,6 +3,7 @@
 #
 #   make train           train the quickstart config
 #   make test            everything that must hold before a commit
+#   make test-slow       tests of whole runs, of several processes and meshes
 #   make test-reference  compare with timm and transformers (needs torch)
 #   make test-prepare    the tests of preparing data that need Apache Beam
 #   make test-onnx       the tests of the export to ONNX (needs jax2onnx)
@@ -23,7 +24,7 @@ PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check \
 SOURCES := vit_jax configs launch tests setup.py
 
 .DELETE_ON_ERROR:
-.PHONY: train test test-reference test-prepare test-onnx test-machine format lock clean check-python
+.PHONY: train test test-slow test-reference test-prepare test-onnx test-machine format lock clean check-python
 
 train: .venv/.train
 	$(BIN)/python -m vit_jax.main --config=configs/quickstart.py \
@@ -34,8 +35,10 @@ test: .venv/.dev
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest -n 2 --dist worksteal \
-	  -m "not reference and not tfds and not gpu and not tpu"
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-slow: .venv/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not reference and not tpu"
 
 test-reference: .venv-reference/.reference
 	$(REFERENCE_BIN)/python -m pytest -m "reference"

@@ -16,9 +16,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Most programs of the tests run once, for microseconds; they compile in half the time
 # if the compiler makes no effort. Tests of bits take the fixture `as_users`. Flags that
 # are given come last and win.
-# jaxlib 0.12 has other emitters, and a flag that it does not know ends the process.
-EMITTERS = importlib.metadata.version("jaxlib").startswith(("0.10.", "0.11."))
 if os.environ["JAX_PLATFORMS"] == "cpu":
+    # jaxlib 0.12 has other emitters, and a flag that it does not know ends the process.
+    EMITTERS = importlib.metadata.version("jaxlib").startswith(("0.10.", "0.11."))
     os.environ["XLA_FLAGS"] = (
         "--xla_force_host_platform_device_count=8 "
         "--xla_backend_optimization_level=0 "

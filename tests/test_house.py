@@ -94,7 +94,7 @@ def test_every_marker_is_selected_by_a_command():
 
 def test_integration_runs_commands_of_the_makefile():
     commands = re.findall(r"^make ([\w-]+)$", read(".ci/run"), re.MULTILINE)
-    assert commands == ["test", "test-reference"]
+    assert commands == ["test", "test-slow", "test-reference"]
     assert set(commands) <= makefile_targets()
 
 

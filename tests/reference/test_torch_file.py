@@ -10,10 +10,11 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 
 from vit_jax.checkpoints import files, torch_file
 from vit_jax.errors import UserError
+
+torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.reference
 

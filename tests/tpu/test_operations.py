@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counted products of traced programs against arithmetic and against models/flops.py."""
+"""Counted products of traced programs against arithmetic and models/flops.py."""
 
 import jax
 import jax.numpy as jnp
@@ -76,3 +76,18 @@ def test_of_branches_for_platforms_that_for_tpus_counts():
         )
 
     assert count(product, (2, 4), (4, 4)) == 2 * 4 * 4
+
+
+def test_a_training_step_costs_three_forward_passes_but_for_the_pixels():
+    fields = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
+    model = build_model("ViT-Ti/4", num_classes=5, **fields)
+    image = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
+    params = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+
+    def loss(params, image):
+        logits, _ = model.apply({"params": params}, image, train=True)
+        return jnp.sum(logits**2)
+
+    traced = jax.make_jaxpr(jax.grad(loss))(params, image)
+    stem = 4 * (4 * 4 * 3) * 16
+    assert multiply_adds(traced) == 3 * flops.multiply_adds(model, 8) - stem

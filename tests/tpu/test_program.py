@@ -48,7 +48,7 @@ ENTRY %main (p0: f32[8,128], p1: f32[3,8,128]) -> f32[8,128] {
   %out = f32[8,128]{1,0:T(8,128)} get-tuple-element(%loop), index=1
   ROOT %done = f32[8,128]{1,0:T(8,128)} negate(%out), backend_config={"estimated_cycles":"10"}
 }
-"""
+"""  # noqa: E501 - lines as the compiler prints them
 TILE = 4 * 8 * 128
 
 COLLECTIVES = """HloModule jit_step
@@ -87,6 +87,20 @@ def test_bytes_are_operands_and_results_and_slices_count_as_slices():
     condition = 4 + 4 + 1
     assert loop.hbm_bytes(loops=False) == entry + body + condition
     assert loop.hbm_bytes() == entry + 3 * (body + condition)
+
+
+def test_a_slice_within_a_fusion_within_a_fusion_is_a_slice():
+    outer = """%outer (q.0: f32[3,8,128], q.1: s32[]) -> f32[8,128] {
+  %q.0 = f32[3,8,128]{2,1,0:T(8,128)} parameter(0)
+  %q.1 = s32[]{:T(256)} parameter(1)
+  ROOT %nested = f32[8,128]{1,0:T(8,128)} fusion(%q.0, %q.1), calls=%fused_slice
+}
+
+%add (a"""
+    text = LOOP.replace("%add (a", outer).replace(
+        "kind=kLoop, calls=%fused_slice", "kind=kLoop, calls=%outer"
+    )
+    assert program.parse(text).hbm_bytes() == program.parse(LOOP).hbm_bytes()
 
 
 def test_a_written_number_of_turns_wins():

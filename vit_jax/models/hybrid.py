@@ -207,7 +207,7 @@ class Hybrid(nn.Module):
                 name="MAPHead_0",
                 **dtypes,
             )(x)
-            if return_attention:
+            if return_attention and weights is not None:
                 out["map_head/attention_weights"] = weights
 
         if self.representation_size is not None:

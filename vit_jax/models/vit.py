@@ -89,7 +89,8 @@ class ViT(nn.Module):
       layer_scale: First value of learned factors of the branches; None has none.
       qk_norm: Whether queries and keys are layer-normalised.
       attention: "plain"; "compact", with products of queries and keys rounded to
-        `dtype`, which TPUs move at half the cost; "auto" is compact on TPUs.
+        `dtype`, which TPUs move at half the cost; "fused" takes cuDNN's kernel on GPUs;
+        "auto" is compact on TPUs and else plain.
       scan: Whether the blocks are a loop in the program, which compiles faster; their
         parameters are stacked, see `stacking.py`.
       remat: What the backward pass keeps of a block: everything ("none"), the results
@@ -183,7 +184,7 @@ class ViT(nn.Module):
                 name="MAPHead_0",
                 **dtypes,
             )(x)
-            if return_attention:
+            if return_attention and weights is not None:
                 out["map_head/attention_weights"] = weights
 
         if self.pool_norm == "after":

@@ -236,7 +236,7 @@ def _traffic(
             continue
         inside = computations.get(next(iter(instruction.called), ""), [])
         inside = inside if instruction.op == "fusion" else [instruction]
-        sliced, updated = _slices(inside, shapes)
+        sliced, updated = _slices(inside, shapes, computations)
         total += array_bytes(instruction.shape, padded=True)
         for number, operand in enumerate(instruction.operands):
             key = number if instruction.op == "fusion" else operand
@@ -250,7 +250,9 @@ def _traffic(
 
 
 def _slices(
-    instructions: list[Instruction], outside: Mapping[str, str]
+    instructions: list[Instruction],
+    outside: Mapping[str, str],
+    computations: Mapping[str, list[Instruction]],
 ) -> tuple[dict[int | str, int], dict[int | str, int]]:
     """Returns which operands are only sliced, or updated, and how many bytes of them.
 
@@ -268,10 +270,11 @@ def _slices(
     updated: dict[int | str, int] = collections.defaultdict(int)
     whole: set[int | str] = set()
     for i in instructions:
+        parts = _sliced_operands(i, shapes, computations)
         for position, operand in enumerate(i.operands):
             key = source.get(operand, operand)
-            if i.op == "dynamic-slice" and position == 0:
-                sliced[key] += array_bytes(i.shape, padded=True)
+            if position in parts:
+                sliced[key] += parts[position]
             elif i.op == "dynamic-update-slice" and position == 0:
                 updated[key] += array_bytes(shapes.get(i.operands[1], ""), padded=True)
             elif i.op not in ("bitcast", "parameter"):
@@ -280,6 +283,20 @@ def _slices(
         {k: v for k, v in sliced.items() if k not in whole and k not in updated},
         {k: v for k, v in updated.items() if k not in whole and k not in sliced},
     )
+
+
+def _sliced_operands(
+    instruction: Instruction,
+    shapes: Mapping[str, str],
+    computations: Mapping[str, list[Instruction]],
+) -> dict[int | str, int]:
+    """Returns the operands, by number, that one instruction only slices."""
+    if instruction.op == "dynamic-slice":
+        return {0: array_bytes(instruction.shape, padded=True)}
+    if instruction.op == "fusion":  # a fusion within a fusion
+        inside = computations.get(next(iter(instruction.called), ""), [])
+        return _slices(inside, shapes, computations)[0]
+    return {}
 
 
 def _collective_bytes(

@@ -11,7 +11,7 @@ import pytest
 from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.models import build_model
-from vit_jax.models.layers.attend import compact
+from vit_jax.models.layers.attend import compact, fused
 from vit_jax.models.layers.attention import attend, mix, scores, softmax
 
 SHAPE = (2, 7, 3, 4)  # b, n, m, e
@@ -33,10 +33,11 @@ def differentiate(function, query, key, value, factor):
     return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(query, key, value)
 
 
-def test_compact_equals_plain_in_float32_with_gradients():
+@pytest.mark.parametrize("form", [compact, fused])
+def test_forms_equal_plain_in_float32_with_gradients(form):
     arrays = draw(4)
     expected, d_expected = differentiate(plain, *arrays)
-    found, d_found = differentiate(compact, *arrays)
+    found, d_found = differentiate(form, *arrays)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     for ours, theirs in zip(d_found, d_expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)

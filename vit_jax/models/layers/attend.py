@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-Form = Literal["auto", "plain", "compact"]
+Form = Literal["auto", "plain", "compact", "fused"]
 
 
 @jax.custom_vjp
@@ -30,6 +30,22 @@ def compact(
     to the rounding of the probabilities, in which they meet the values.
     """
     return _forward(query, key, value)[0]
+
+
+def fused(
+    query: Float[Array, "b q m e"],
+    key: Float[Array, "b n m e"],
+    value: Float[Array, "b n m e"],
+) -> Float[Array, "b q m e"]:
+    """Returns the same by JAX's own function: on GPUs the kernel of cuDNN.
+
+    cuDNN takes dtypes of 16 bits only; the rest, and other platforms, get a form
+    without a kernel.
+    """
+    kernel = jax.default_backend() == "gpu" and query.dtype.itemsize == 2
+    return jax.nn.dot_product_attention(
+        query, key, value, scale=1.0, implementation="cudnn" if kernel else "xla"
+    )
 
 
 def _forward(query: Array, key: Array, value: Array) -> tuple[Array, tuple]:

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.models.layers.attend import Form, compact
+from vit_jax.models.layers.attend import Form, compact, fused
 from vit_jax.models.layers.dense import DenseGeneral
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.relative import RelativeScores
@@ -35,7 +35,8 @@ class MultiHeadAttention(nn.Module):
       relative_after: Number of tokens before patches that get the scores of
         `RelativeScores`; None is no such scores.
       form: How softmax(q k^T) v is computed: "plain", as told above; "compact", see
-        `attend.py`, whose products are rounded to `dtype`; "auto" is compact on TPUs.
+        `attend.py`, whose products are rounded to `dtype`; "fused", by a kernel of
+        cuDNN where it takes the arrays; "auto" is compact on TPUs and else plain.
         Dropout and relative scores need the probabilities and are plain in any case.
       dtype: Of the computation.
       param_dtype: Of the parameters.
@@ -58,7 +59,8 @@ class MultiHeadAttention(nn.Module):
         *,
         train: bool,
         angles: Float[np.ndarray, "n f"] | None = None,
-    ) -> tuple[Float[Array, "b q d"], Float[Array, "b m q n"]]:
+        return_attention: bool = True,
+    ) -> tuple[Float[Array, "b q d"], Float[Array, "b m q n"] | None]:
         """Returns the result and the attention probabilities before dropout.
 
         Args:
@@ -66,6 +68,8 @@ class MultiHeadAttention(nn.Module):
           context: What keys and values are made of.
           train: Whether dropout is on.
           angles: Turn queries and keys, see `rotate`; `x` must then be `context`.
+          return_attention: Whether somebody looks at the probabilities; else they may
+            be None.
 
         Raises:
           UserError: The width is no multiple of `num_heads`.
@@ -96,22 +100,27 @@ class MultiHeadAttention(nn.Module):
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
         query = query * head_width**-0.5
-        logits = scores(query, key)  # (b, m, q, n)
-        if self.relative_after is not None:
-            relative = RelativeScores(
-                self.relative_after, self.param_dtype, name="relative"
-            )
-            logits = logits + relative(query)
-        weights = softmax(logits)
         dropout = self.attention_dropout_rate if train else 0.0
-        if self.form == "plain" or self.relative_after is not None or dropout:
+        weights = None
+        if return_attention or self._is_plain(dropout):
+            logits = scores(query, key)  # (b, m, q, n)
+            if self.relative_after is not None:
+                relative = RelativeScores(
+                    self.relative_after, self.param_dtype, name="relative"
+                )
+                logits = logits + relative(query)
+            weights = softmax(logits)
+        if weights is not None and self._is_plain(dropout):
             dropped = nn.Dropout(dropout, deterministic=not train)(weights)
             y = mix(dropped.astype(self.dtype), value)  # (b, q, m, e)
-        elif self.form == "compact":
-            y = compact(query, key, value)
         else:
-            y = attend(query, key, value)  # and nobody computes `weights` for it
+            forms = {"auto": attend, "compact": compact, "fused": fused}
+            y = forms[self.form](query, key, value)
         return dense(width, axis=(-2, -1), name="out")(y), weights
+
+    def _is_plain(self, dropout: float) -> bool:
+        plain = self.form == "plain" or self.relative_after is not None
+        return plain or dropout > 0.0
 
 
 # XLA's CPU backend has a fast product for one leading axis only: with batch and heads

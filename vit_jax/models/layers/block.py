@@ -90,7 +90,7 @@ class EncoderBlock(nn.Module):
             self.attention,
             name="MultiHeadDotProductAttention_0",
             **dtypes,
-        )(y, y, train=train, angles=angles)
+        )(y, y, train=train, angles=angles, return_attention=return_attention)
         y = nn.Dropout(self.dropout_rate, deterministic=not train)(y)
         out["attention"] = y = self._scale(y, "LayerScale_0")
         x = x + drop_path()(y, train=train)

@@ -115,19 +115,24 @@ class Encoder(nn.Module):
         if self.positions == "rotary2d":
             angles = rotary_angles(h, w, d // self.num_heads, prefix_tokens=before)
 
+        # In a loop the compiler keeps images together by itself; there, or where blocks
+        # are computed again, it would gather the images of all devices for this.
+        plain = self.scan or self.remat != "none"
+        placed = (lambda x: x) if plain else image_by_image
+
         def step(
             block: EncoderBlock, x: Array, rate: Any, table: Array | None
         ) -> tuple[Array, Outputs]:
             if table is not None:
                 x = x + table[None].astype(x.dtype)
             x, block_out = block(
-                image_by_image(x),
+                placed(x),
                 rate,
                 angles=angles,
                 train=train,
                 return_attention=return_attention,
             )
-            return image_by_image(x), block_out
+            return placed(x), block_out
 
         run = self._scan_blocks if self.scan else self._loop_blocks
         step = rematerialize(step, self.remat, looped=self.scan)

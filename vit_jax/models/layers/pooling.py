@@ -43,7 +43,7 @@ class MapHead(nn.Module):
     @nn.compact
     def __call__(
         self, x: Float[Array, "b n d"]
-    ) -> tuple[Float[Array, "b d"], Float[Array, "b m 1 n"]]:
+    ) -> tuple[Float[Array, "b d"], Float[Array, "b m 1 n"] | None]:
         """Returns the pooled tokens and the attention probabilities of the probe."""
         b, _, d = x.shape
         dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
@@ -52,7 +52,10 @@ class MapHead(nn.Module):
         )
         probe = jnp.broadcast_to(probe.astype(x.dtype), (b, 1, d))
         y, weights = MultiHeadAttention(
-            self.num_heads, name="MultiHeadDotProductAttention_0", **dtypes
+            self.num_heads,
+            form="plain",  # with one query there is little to keep
+            name="MultiHeadDotProductAttention_0",
+            **dtypes,
         )(probe, x, train=False)
         z = LayerNorm(self.norm_eps, name="LayerNorm_0", **dtypes)(y)
         z = Mlp(self.mlp_dim, gelu=self.gelu, name="MlpBlock_0", **dtypes)(
