@@ -229,6 +229,23 @@ def test_fsdp_alone_splits_the_largest_axis_that_it_divides():
     assert found["Transformer/encoder_norm/scale"] == PartitionSpec()
 
 
+def test_fsdp_splits_an_axis_into_whole_tiles_if_there_is_one():
+    mesh = sharding.make_mesh(fsdp=8)
+    shapes = {
+        "few/kernel": (1024, 256),  # 256 / 8 is no multiple of 128
+        "many/kernel": (1024, 2048),
+        "none/kernel": (32, 64),
+    }
+    tree = {k: jax.ShapeDtypeStruct(v, jnp.float32) for k, v in shapes.items()}
+    placed = sharding.tree_shardings(tree, mesh)
+    assert placed["few/kernel"].spec == PartitionSpec("fsdp")
+    assert placed["many/kernel"].spec == PartitionSpec(None, "fsdp")
+    assert placed["none/kernel"].spec == PartitionSpec(None, "fsdp")
+    tall = {"tall/kernel": jax.ShapeDtypeStruct((512, 768), jnp.float32)}
+    found = sharding.tree_shardings(tall, mesh)["tall/kernel"].spec
+    assert found == PartitionSpec("fsdp")  # 768 / 8 = 96
+
+
 def test_fsdp_leaves_the_layer_axis_of_a_scanned_model_whole():
     found = specs("ViT-Ti/4", sharding.make_mesh(fsdp=2, tensor=2), scan=True)
     mlp = "Transformer/encoderblock/MlpBlock_0/"

@@ -180,14 +180,24 @@ def _spread(
     if len(shape) - first < 2 or name.endswith(("bias", "scale")):
         return axes
     while len(over) > 0:
+        parts = _parts(over, mesh)
         free = [
             i
             for i in range(first, len(shape))
-            if axes[i] is None and shape[i] % _parts(over, mesh) == 0
+            if axes[i] is None and shape[i] % parts == 0
         ]
         if free:
-            largest = max(free, key=lambda i: shape[i])
+            largest = max(free, key=lambda i: _preference(shape, i, parts))
             axes[largest] = _one_or_several(over)
             return axes
         over = over[:-1]
     return axes
+
+
+def _preference(shape: tuple[int, ...], axis: int, parts: int) -> tuple[bool, int]:
+    """Returns what makes an axis good to split: whole tiles, and then its size.
+
+    A TPU's memory holds tiles of 8 x 128 of the last two axes, and fills up parts.
+    """
+    tile = {len(shape) - 1: 128, len(shape) - 2: 8}.get(axis, 1)
+    return shape[axis] // parts % tile == 0, shape[axis]
