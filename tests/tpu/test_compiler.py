@@ -29,10 +29,12 @@ def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch
             20.51,
             15.48,
         ),
+        ("RESOURCE_EXHAUSTED: Used 512.00M of 0.25G hbm.", 0.5, 0.25),
         (
-            "RESOURCE_EXHAUSTED: Used 512.00M of 0.25G hbm.",
-            0.5,
-            0.25,
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required "
+            "for HLO temporaries (81.29G) exceeds available HBM (15.48G).",
+            81.29,
+            15.48,
         ),
     ],
 )
@@ -48,6 +50,7 @@ def test_a_program_that_is_too_large_says_by_how_much(
 
 def test_other_complaints_are_not_taken_for_it():
     assert compiler.parse_out_of_memory("INTERNAL: Used 1G of 2G hbm") is None
+    assert compiler.parse_out_of_memory("RESOURCE_EXHAUSTED: 2G of 1G sflag") is None
     assert compiler.parse_out_of_memory("RESOURCE_EXHAUSTED: no threads") is None
 
 

@@ -134,16 +134,15 @@ def parse_out_of_memory(text: str) -> OutOfMemoryError | None:
     Returns:
       What it says, or None if it complains about something else.
     """
-    match = re.search(
-        r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) (?:hbm|HBM)", text
-    ) or re.search(
-        r"requires? ([\d.]+)([KMGT]?) .*? ([\d.]+)([KMGT]?) (?:hbm|HBM)", text
-    )
-    if match is None or "RESOURCE_EXHAUSTED" not in text:
+    # "Used 20.5G of 15.48G hbm", "... temporaries (81.29G) exceeds available HBM
+    # (15.48G)": what is needed comes first, what there is second.
+    sizes = re.findall(r"\b([\d.]+)([KMGT])\b", text)
+    if "RESOURCE_EXHAUSTED" not in text or "hbm" not in text.lower() or len(sizes) < 2:
         return None
-    factor = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    factor = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    (used, unit), (available, other), *_ = sizes
     return OutOfMemoryError(
-        float(match[1]) * factor[match[2]], float(match[3]) * factor[match[4]]
+        float(used) * factor[unit], float(available) * factor[other]
     )
 
 

@@ -116,8 +116,9 @@ class Encoder(nn.Module):
             angles = rotary_angles(h, w, d // self.num_heads, prefix_tokens=before)
 
         # In a loop the compiler keeps images together by itself; there, or where blocks
-        # are computed again, it would gather the images of all devices for this.
-        plain = self.scan or self.remat != "none"
+        # are computed again, it would gather the images of all devices for this. And an
+        # exported program, which does not train, is to hold nothing of one compiler.
+        plain = self.scan or self.remat != "none" or not train
         placed = (lambda x: x) if plain else image_by_image
 
         def step(
