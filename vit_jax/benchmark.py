@@ -354,4 +354,5 @@ def _seconds(arguments: Sequence[str]) -> float:
 
 
 if __name__ == "__main__":
+    command.use_huge_pages()
     command.run(main, __doc__, FLAGS)

@@ -48,4 +48,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    command.use_huge_pages()
     command.run(main, __doc__, FLAGS, trains=True)
