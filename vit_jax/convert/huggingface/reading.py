@@ -89,7 +89,8 @@ def read(directory: str | os.PathLike[str], preset: str | None = None) -> Checkp
     chosen = preset or known.get("preset") or LAYOUTS[kind].preset
     model, shape = identify(flat, preset=chosen, image_shape=given, fields=fields)
     if described and build_model(**known) == build_model(**model):
-        model = known  # in the words that it was written with
+        # In the words that it was written with; JSON has made tuples lists.
+        model = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
     if image is not None:
         shape = (*image, shape[2])
     if ops is None and described:
