@@ -80,14 +80,8 @@ def save(figure: Figure, path: str) -> None:
         kind = path.rsplit(".", 1)[-1].lower()
         # A date would make two equal figures differ.
         metadata: Any = {"Date": None} if kind == "svg" else {}
-        # Tight: a title above pictures may need more room than the figure has.
         figure.savefig(
-            buffer,
-            format=kind,
-            dpi=200,
-            facecolor="white",
-            bbox_inches="tight",
-            metadata=metadata,
+            buffer, format=kind, dpi=200, facecolor="white", metadata=metadata
         )
     try:
         epath.Path(path).write_bytes(buffer.getvalue())
@@ -118,12 +112,7 @@ def inline_svg(figure: Figure, name: str, title: str) -> str:
     buffer = io.StringIO()
     with settings():
         figure.savefig(
-            buffer,
-            format="svg",
-            dpi=150,
-            transparent=True,
-            bbox_inches="tight",
-            metadata={"Date": None},
+            buffer, format="svg", dpi=150, transparent=True, metadata={"Date": None}
         )
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
