@@ -36,7 +36,7 @@ def draw_overlays(
     rows = math.ceil(len(pictures) * padded / columns)
     side = style.WIDTH / columns * pictures.shape[1] / pictures.shape[2]
     with style.settings():
-        figure, axes = style.new_figure(rows, columns, height=(side + 0.2) * rows + 0.4)
+        figure, axes = style.new_figure(rows, columns, height=(side + 0.2) * rows + 0.6)
         _bare(axes)
         # A few patches without content may draw most attention (arXiv:2309.16588);
         # the scale ends below them, so that the others can be seen.
