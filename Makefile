@@ -8,6 +8,8 @@
 #   make test-prepare    the tests of preparing data that need Apache Beam
 #   make test-onnx       the tests of the export to ONNX (needs jax2onnx)
 #   make test-machine    tests that need a GPU, a TPU or a prepared data set
+#   make bench           measure speed; the results go into benchmarks/latest.json
+#   make bench-peers     measure timm in the same way (needs torch)
 #   make format          let ruff rewrite the files
 #   make lock            renew requirements.lock
 #   make clean           remove the environments and caches
@@ -21,10 +23,10 @@ PREPARE_BIN := .venv-prepare/bin
 ONNX_BIN := .venv-onnx/bin
 PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check \
 	--constraint requirements.lock
-SOURCES := vit_jax configs launch tests setup.py
+SOURCES := vit_jax configs launch benchmarks tests setup.py
 
 .DELETE_ON_ERROR:
-.PHONY: train test test-slow test-reference test-prepare test-onnx test-machine format lock clean check-python
+.PHONY: train test test-slow test-reference test-prepare test-onnx test-machine bench bench-peers format lock clean check-python
 
 train: .venv/.train
 	$(BIN)/python -m vit_jax.main --config=configs/quickstart.py \
@@ -53,6 +55,15 @@ test-onnx: .venv-onnx/.onnx
 # JAX takes the accelerator only if told: make test-machine JAX_PLATFORMS=cuda
 test-machine: .venv/.dev
 	$(BIN)/python -m pytest -m "tfds or gpu or tpu"
+
+# With the TPU compiler, .venv/bin/pip install 'jax[tpu]', also compiled programs.
+bench: .venv/.train
+	$(BIN)/python -m vit_jax.benchmark all --output=benchmarks/latest.json
+
+bench-peers: .venv-reference/.reference
+	$(REFERENCE_BIN)/python benchmarks/timm_step.py --model=vit_small_patch16_224
+	$(REFERENCE_BIN)/python benchmarks/timm_step.py \
+	  --model=swin_tiny_patch4_window7_224
 
 format: .venv/.dev
 	$(BIN)/ruff format $(SOURCES)

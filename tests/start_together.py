@@ -4,7 +4,8 @@
 Each line of the standard input is a job, such as
 {"processes": 2, "flags": ["--workdir=DIR"], "log": "FILE", "process": 1, "step": 3,
 "what": "term", "environment": {}}: after update 3, process 1 does what `what` says, and
-each step takes half a second. Each line of the output is the list of exit statuses, the
+each step takes half a second. With "blind": [1], "unreadable": [8], process 1 cannot
+read the checkpoint of step 8. Each line of the output is the list of exit statuses, the
 first process first. FILE.0, FILE.1 and so on get what the processes write,
 DIR/batches.jsonl the sums of each global batch.
 The processes are forks of this one, as to import takes longer than to train.
@@ -24,6 +25,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 from jax.experimental.multihost_utils import process_allgather as gather
 
 from vit_jax import build, command, main, record  # noqa: F401 - imported before a fork
@@ -87,7 +89,21 @@ def work(job: dict, number: int, port: int) -> None:
     sys.argv = ["main", *flags]
     (workdir,) = [f.partition("=")[2] for f in flags if f.startswith("--workdir=")]
     loop.train = watched_train(job, pathlib.Path(workdir))
+    if number in job.get("blind", ()):
+        close_eyes(job["unreadable"])
     command.run(main.main, main.__doc__, main.FLAGS, trains=True)
+
+
+def close_eyes(steps: list[int]) -> None:
+    """Makes checkpoints unreadable for this process, as of a host with a bad mount."""
+    restore = ocp.StandardCheckpointHandler.restore
+
+    def refuse(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        if int(path.name) in steps:
+            raise OSError(f"cannot read {path.name}")
+        return restore(self, path, *args, **kwargs)
+
+    ocp.StandardCheckpointHandler.restore = refuse
 
 
 def start(job: dict, number: int, port: int) -> int:

@@ -16,7 +16,7 @@ import jax
 import pytest
 
 from vit_jax import metrics, sharding
-from vit_jax.distributed import Cluster, find_cluster, start
+from vit_jax.distributed import Cluster, count_ahead, find_cluster, start
 from vit_jax.errors import UserError
 from vit_jax.sharding import mesh as mesh_module
 
@@ -61,6 +61,38 @@ def test_flags_and_variables_say_who_a_process_is():
     # A flag wins over its variable, and both over what else there is.
     found = find_cluster({"process_id": 0}, VARIABLES | SLURM, "tpu,cpu")
     assert found == Cluster("run-workers-0-0.run:8476", 4, 0)
+
+
+def test_processes_are_counted_before_they_start(monkeypatch: pytest.MonkeyPatch):
+    for name in (*VARIABLES, *SLURM):
+        monkeypatch.delenv(name, raising=False)
+    assert count_ahead({}) == 1
+    given = {"coordinator_address": "a:1", "num_processes": 3, "process_id": 0}
+    assert count_ahead(given) == 3
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    assert count_ahead({}) == 2
+
+
+def test_a_sweep_in_one_of_several_processes_is_refused(workdir: pathlib.Path):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "vit_jax.finetune", "--sweep", f"--init={workdir}"),
+            *("--config=configs/finetune.py:smoke", f"--workdir={workdir}"),
+            *("--coordinator_address=localhost:1", "--num_processes=2"),
+            "--process_id=0",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "error: --sweep starts many trainings from one process, and this is one of 2 "
+        "that start together; use a single machine, or run each command that --dry_run"
+    )
+    assert not workdir.exists()
 
 
 def test_one_process_of_one_is_alone():
@@ -246,6 +278,27 @@ def test_a_mistake_that_one_process_finds_ends_all_with_its_words(
         r"error: process 1 on \S+ ended the run: UserError: a broken image in photo",
         log_of(workdir, 0),
     )
+
+
+@pytest.mark.slow
+def test_what_one_process_cannot_read_all_leave(workdir: pathlib.Path, job: Job):
+    flags = ("--config.checkpoint_steps=3", "--config.keep_checkpoints=5")
+    assert job(workdir, 2, *flags) == [0, 0], log_of(workdir, 0)
+    blind = {"blind": [1], "unreadable": [8]}
+    flags = (*flags, "--config.total_steps=9")
+    assert job(workdir, 2, *flags, **blind) == [0, 0], log_of(workdir, 0)
+    here, there = log_of(workdir, 1), log_of(workdir, 0)
+    assert re.search(r"skipped the broken checkpoint \S+/8: cannot read 8", here)
+    assert "/8: read here, but not by the processes [1]" in there
+    assert "resuming after step 6 of 9" in there
+    # And where nothing is left, all end with the same words instead of waiting.
+    blind["unreadable"] = [3, 6, 8, 9]
+    assert job(workdir, 2, *flags, **blind) == [1, 1]
+    for number in (0, 1):
+        assert re.search(
+            r"error: .*none of the checkpoints \[.*\] in \S+ can be read; move the",
+            log_of(workdir, number),
+        )
 
 
 @pytest.mark.slow

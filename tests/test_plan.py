@@ -2,8 +2,10 @@
 """Plans: what is asked of the compiler, and what is told of its answer."""
 
 import json
+import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from typing import Any
@@ -202,29 +204,74 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-RECIPES = {
-    "configs/vit_b32.py": "v3:4x4",
-    "configs/vit_b16.py": "v3:4x4",
-    "configs/vit_l32.py": "v3:4x8",
-    "configs/vit_l16.py": "v3:8x8",
-    "configs/vit_h14.py": "v3:16x16",
-    "configs/vit_s16_i1k.py": "v3:2x2",
-    "configs/finetune.py:dataset=imagenet,resolution=512": "v3:4x8",
-    "configs/finetune.py:dataset=imagenet,resolution=518": "v3:4x8",
-}
+L16, H14 = "--config.model.name=ViT-L/16", "--config.model.name=ViT-H/14"
+LAUNCHED = "--config.optimizer.accumulation_steps=8"
+
+# Each recipe on the slices that its docstring names, and what else is asked for there.
+RECIPES = (
+    ("vit_b32.py", "v3:4x4"),
+    ("vit_b16.py", "v3:4x4"),
+    ("vit_l32.py", "v3:4x8"),
+    ("vit_l16.py", "v3:8x8"),
+    ("vit_h14.py", "v3:16x16"),
+    ("vit_s16_i1k.py", "v3:2x2"),
+    ("finetune.py:dataset=imagenet,resolution=512,polyak", "v3:4x8", L16),
+    ("finetune.py:dataset=imagenet,resolution=518,polyak", "v3:4x8", H14),
+    ("vtab.py:task=dtd", "v3:2x2", L16, LAUNCHED),
+    ("masked_patch_b16.py", "v3:4x4"),
+    ("ablation_axial.py:patch=32", "v3:4x4"),
+    ("ablation_axial.py:patch=16", "v3:4x8"),
+    ("ablation_head.py:head=mean", "v3:4x4"),
+    ("ablation_optimizer.py:model=r50x1", "v3:4x4"),
+    ("ablation_optimizer.py:model=r152x2", "v3:8x8"),
+    ("ablation_positions.py:positions=learned2d,injection=every_layer", "v3:4x4"),
+    ("ablation_positions.py:positions=relative", "v3:4x8"),
+    ("ablation_shape.py:factor=1", "v3:4x4"),
+    ("ablation_shape.py:factor=4", "v3:8x8"),
+    ("ablation_windows.py:positions=absolute+relative", "v3:4x4"),
+    ("ablation_windows.py:windows=sliding", "v3:4x8"),
+    # The first training that launch/README.md starts.
+    ("vit_l16.py:dataset=i1k", "v3:4x4", LAUNCHED),
+)
+NOT_NAMED = {("vit_l16.py", 32)}
+
+
+def cores_of(topology: str) -> int:
+    """Cores of a slice of v3, whose chips have two."""
+    return 2 * math.prod(int(side) for side in topology.partition(":")[2].split("x"))
+
+
+def test_every_slice_that_a_recipe_names_is_planned():
+    named = set()
+    for path in (ROOT / "configs").glob("*.py"):
+        (hardware,) = re.findall(
+            r"^Hardware: (.*?)\n\n", path.read_text(), re.M | re.S
+        ) or [""]
+        named |= {
+            (path.name, int(cores)) for cores in re.findall(r"v3-(\d+)", hardware)
+        }
+    planned = {(row[0].partition(":")[0], cores_of(row[1])) for row in RECIPES}
+    assert planned - NOT_NAMED == named
+
+
+def test_the_slice_of_the_first_training_is_planned():
+    page = (ROOT / "launch/README.md").read_text()
+    spec, topology, flag = RECIPES[-1]
+    assert f"--config=configs/{spec} --topology={topology} {flag}" in page.replace(
+        " \\\n  ", " "
+    )
+    assert f"--accelerator_type=v3-{cores_of(topology)} " in page
 
 
 @pytest.mark.slow
 @pytest.mark.tpu
-@pytest.mark.parametrize("config", RECIPES)
-def test_a_recipe_fits_the_slice_that_it_names(config: str):
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: "-".join(recipe[:2]))
+def test_a_recipe_fits_the_slice_that_it_names(recipe: tuple[str, ...]):
     pytest.importorskip("libtpu")
-    arguments = [f"--config={config}", f"--topology={RECIPES[config]}", "--json"]
-    if "finetune" in config:
-        name = "ViT-H/14" if "518" in config else "ViT-L/16"
-        arguments.append(f"--config.model.name={name}")
-    done = run(*arguments)
+    spec, topology, *others = recipe
+    done = run(f"--config=configs/{spec}", f"--topology={topology}", "--json", *others)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
+    assert found["cores"] == cores_of(topology)
     assert found["fits"], found
     assert found["days"] > 0

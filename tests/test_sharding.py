@@ -107,6 +107,7 @@ FAMILIES = {
         "patch_size": 4,
     },
     "Mixer-B/4": {"width": 16, "depth": 1, "token_mlp_dim": 8, "mlp_dim": 32},
+    "Axial-ViT-Ti/4": TINY,
 }
 MESHES: dict[str, dict[str, Any]] = {
     "data": {},
@@ -148,8 +149,8 @@ def begin(name: str, mesh_fields: dict[str, Any], **fields: Any) -> tuple:
         places,
     )
     update = make_update(
-        lambda params, image, rngs: model.apply(
-            {"params": params}, image, train=True, rngs=rngs
+        lambda params, batch, rngs: model.apply(
+            {"params": params}, batch["image"], train=True, rngs=rngs
         )[0],
         losses.build_loss(),
         tx,
@@ -262,6 +263,7 @@ def test_every_family_has_something_that_tensor_splits():
         "Swin-T": "layers_1/blocks_0/attn/qkv/kernel",
         "SwinV2-T": "layers_1/blocks_0/attn/logit_scale",
         "Mixer-B/4": "MixerBlock_0/token_mixing/Dense_0/kernel",
+        "Axial-ViT-Ti/4": "Transformer/encoderblock_0/row/MlpBlock_0/Dense_0/kernel",
     }
     for name, parameter in split.items():
         assert "tensor" in specs(name, mesh)[parameter], name

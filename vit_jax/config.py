@@ -33,6 +33,7 @@ SECTIONS = (
     "mesh",
     "early_stopping",
     "sweep",
+    "study",
     "evaluators",
 )
 FIELDS = (
@@ -92,12 +93,13 @@ def parse_arg(arg: str, **defaults: Any) -> ConfigDict:
         value = _parse_value(text, values[name]) if "=" in part else True
         allowed = defaults[name]
         if isinstance(allowed, tuple) and value not in allowed:
-            raise unknown(f"value of config argument {name!r}:", str(value), allowed)
+            known = [str(each) for each in allowed]
+            raise unknown(f"value of config argument {name!r}:", str(value), known)
         values[name] = _as_type_of(values[name], value, f"config argument {name!r}")
     return ConfigDict(values)
 
 
-def smoke(config: ConfigDict, resolution: int) -> ConfigDict:
+def smoke(config: ConfigDict, resolution: int, /, **sizes: Any) -> ConfigDict:
     """Shrinks a recipe to two steps of a tiny model on synthetic data, in place.
 
     The recipe's own preprocessing, optimizer, schedule, loss and evaluators stay, and
@@ -106,11 +108,12 @@ def smoke(config: ConfigDict, resolution: int) -> ConfigDict:
     Args:
       config: The full recipe, whose op strings already produce `resolution`.
       resolution: Side of the pictures in pixels.
+      **sizes: Fields that make the model tiny; those of a tiny ViT if there are none.
 
     Returns:
       The same `config`.
     """
-    classes = min(config.model.num_classes, 10)
+    classes = min(config.model.num_classes or 10, 10)
     dataset = f"synthetic:{classes}@size={resolution};train=64;test=16"
     parts = (config.data.get("mixture") or {}).values()
     for part in parts or [config.data]:
@@ -118,8 +121,9 @@ def smoke(config: ConfigDict, resolution: int) -> ConfigDict:
     config.data.batch_size = 8
     for evaluator in config.evaluators.values():
         evaluator.update(dataset=dataset, split="test")
-    config.model.update(width=32, depth=2, num_heads=2, mlp_dim=64)
-    config.model.num_classes = classes
+    tiny = {"width": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64}
+    config.model.update(sizes or tiny)
+    config.model.num_classes = min(config.model.num_classes, 10)
     if config.model.get("representation_size"):
         config.model.representation_size = 32
     override(config, [("total_steps", "2"), ("log_steps", "1")])

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any
 
 import jax
+import numpy as np
 from absl import logging
 
 from vit_jax.errors import UserError
@@ -156,6 +157,47 @@ def start(
             f"{' '.join(str(err).split())[:200]}; see that the address is that of the "
             "first machine, that its port is free and that each can reach it"
         ) from err
+
+
+def count_ahead(given: Mapping[str, Any]) -> int:
+    """Returns how many processes would start together, before any has.
+
+    Args:
+      given: See `find_cluster`.
+
+    Raises:
+      UserError: See `find_cluster`.
+    """
+    cluster = find_cluster(given, os.environ, jax.config.values["jax_platforms"])
+    if cluster is None:
+        return 1
+    if cluster.method == "slurm":
+        return int(os.environ["SLURM_NTASKS"])
+    return cluster.num_processes or _count_hosts_of_tpu()
+
+
+def _count_hosts_of_tpu() -> int:
+    """Asks what JAX will ask; it has no public name for that."""
+    from jax._src.clusters import cloud_tpu_cluster
+
+    for place in (cloud_tpu_cluster.GkeTpuCluster, cloud_tpu_cluster.GceTpuCluster):
+        if place.is_env_present():
+            return place.get_process_count()
+    return 1
+
+
+def failed_processes(failed: bool) -> list[int]:
+    """Returns the numbers of the processes that failed; all must ask at a time.
+
+    Args:
+      failed: Whether this one did.
+    """
+    if jax.process_count() == 1:
+        return [0] if failed else []
+    from jax.experimental import multihost_utils
+
+    answers = multihost_utils.process_allgather(np.asarray(failed))
+    return [int(number) for number in np.flatnonzero(answers)]
 
 
 def wait_for_all(name: str) -> None:

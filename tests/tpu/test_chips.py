@@ -18,7 +18,7 @@ def test_an_unknown_generation_names_the_known():
 
 
 def test_the_roofline_is_the_slowest_of_three():
-    core = chips.Chip("x", 1, 100.0, 1, 10.0, 5.0)
+    core = chips.Chip("x", 1, 100.0, 1, 10.0, 5.0, 1.0)
     found = chips.roofline(core, 200.0, 30.0, {"all-gather": 5, "all-reduce": 10})
     # A sum passes the links twice, a gather once.
     assert found == (2.0, 3.0, 25 / 5)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiler itself runs in the tests that are marked `tpu`."""
 
+import functools
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -54,29 +56,68 @@ def test_other_complaints_are_not_taken_for_it():
     assert compiler.parse_out_of_memory("RESOURCE_EXHAUSTED: no threads") is None
 
 
-@pytest.mark.slow
-@pytest.mark.tpu
-def test_a_step_compiles_for_a_slice_and_its_products_are_counted():
+@functools.cache
+def measure(*arguments: str) -> dict[str, Any]:
+    """Compiles the reference step of a small model for eight cores."""
     pytest.importorskip("libtpu")
     done = subprocess.run(
         [
             *(sys.executable, "-m", "vit_jax.benchmark", "compiled"),
             *("--model=ViT-Ti/16", "--images_per_core=8", "--topology=v3:2x2"),
-            "--set=depth=1",
+            *arguments,
         ],
         capture_output=True,
         text=True,
         check=True,
         env=os.environ,
     )
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize("fields", [["depth=1"], ["depth=4", "scan=True"]])
+def test_a_step_compiles_for_a_slice_and_its_products_are_counted(fields: list[str]):
+    found = measure(*(f"--set={field}" for field in fields))
     assert found["cores"] == 8
     # Three times the forward pass, but for the gradient of the images.
     stem = 196 * 16 * 16 * 3 * 192
-    assert found["collectives"]["all-reduce"][0] < 8
     assert found["multiply_adds_per_image"] == (
         3 * found["forward_multiply_adds"] - stem
     )
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize("shard_update", ["False", "True"])
+def test_sums_over_devices_do_not_grow_in_number_with_the_depth(shard_update: str):
+    """Those of a loop of blocks do, one a turn, and so do gathers of split weights."""
+    flag = f"--shard_update={shard_update}"
+    shallow, deep = (
+        measure(flag, f"--set=depth={depth}")["collectives"]["all-reduce"]
+        for depth in (2, 4)
+    )
+    assert deep[0] <= shallow[0]
+    # Two more blocks of width 192: kernels and biases are summed in bfloat16, scales
+    # and biases of norms in float32.
+    block = 2 * (12 * 192**2 + 9 * 192) + 4 * 4 * 192
+    assert deep[1] - shallow[1] == pytest.approx(2 * block, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+def test_what_a_loop_moves_counts_as_often_as_it_runs():
+    """Two more turns move about as much as two more blocks that are no loop."""
+
+    def two_more(*arguments: str) -> float:
+        few, more = (
+            measure("--shard_update=True", f"--set=depth={depth}", *arguments)
+            for depth in (2, 4)
+        )
+        return more["hbm_mb_per_image"] - few["hbm_mb_per_image"]
+
+    # A loop keeps what its backward pass needs in stacks: it moves more.
+    assert 1 < two_more("--set=scan=True") / two_more() < 3
 
 
 @pytest.mark.slow

@@ -58,7 +58,10 @@ def write_upscaled(source: Source, path: str, size: tuple[int, int]) -> None:
     """
     with tarfile.open(path, "w") as tar:
         for row in range(min(len(source), MOST_FILES)):
-            levels = decode_image(source.read(np.array([row]))[0])
+            data = source.read(np.array([row]))[0]
+            if isinstance(data, bytes):
+                data = decode_image(data)
+            levels = np.broadcast_to(data, (*data.shape[:2], 3))
             picture = Image.fromarray(levels).resize(size, Image.Resampling.BICUBIC)
             file = io.BytesIO()
             picture.save(file, "JPEG", quality=90)

@@ -74,7 +74,8 @@ def compile_reference(
     labels = jax.ShapeDtypeStruct((size,), jnp.int32)
     batch = {"image": _placed(images, on_batch), "label": _placed(labels, on_batch)}
 
-    def apply(params: Any, image: jax.Array, rngs: Any) -> jax.Array:
+    def apply(params: Any, batch: Any, rngs: Any) -> jax.Array:
+        image = batch["image"]
         return model.apply({"params": params}, image, train=True, rngs=rngs)[0]
 
     update = make_update(

@@ -5,6 +5,8 @@ Sources: v2 and v3 from Jouppi et al., "A Domain-Specific Supercomputer for Trai
 Deep Neural Networks", CACM 63(7), 2020, table 2 (four links of 496 and 656 Gbit/s a
 chip); v4 from arXiv:2304.01433, table 4 (six links of 50 GB/s); v5e, v5p and v6e from
 docs.cloud.google.com/tpu/docs/v5e, v5p and v6e (1,600, 4,800 and 3,200 Gbit/s a chip).
+Clocks are 0.7, 0.94 and 1.05 GHz there for v2, v3 and v4; for the others they follow
+from the operations a second of 4, 8 and 4 matrix units of 128, 128 and 256 a side.
 """
 
 from collections.abc import Mapping
@@ -25,6 +27,9 @@ class Chip(NamedTuple):
       memory: Bytes of its HBM.
       memory_bandwidth: Bytes a second between the chip and its HBM.
       network_bandwidth: Bytes a second that all its links send together.
+      vector: Numbers a second that its vector units of 1,024 lanes compute: one
+        operation a cycle, and two from v6e on, which is about what the compiler's
+        schedules of attention reach (see the table in `models/README.md`).
     """
 
     name: str
@@ -33,6 +38,7 @@ class Chip(NamedTuple):
     memory: int
     memory_bandwidth: float
     network_bandwidth: float
+    vector: float
 
     @property
     def core(self) -> "Chip":
@@ -44,18 +50,19 @@ class Chip(NamedTuple):
             self.memory // self.cores,
             self.memory_bandwidth / self.cores,
             self.network_bandwidth / self.cores,
+            self.vector / self.cores,
         )
 
 
 CHIPS: Mapping[str, Chip] = {
     chip.name: chip
     for chip in (
-        Chip("v2", 2, 46e12, 16 * GIB, 700e9, 4 * 496e9 / 8),
-        Chip("v3", 2, 123e12, 32 * GIB, 900e9, 4 * 656e9 / 8),
-        Chip("v4", 1, 275e12, 32 * GIB, 1200e9, 6 * 50e9),
-        Chip("v5e", 1, 197e12, 16 * GIB, 819e9, 1600e9 / 8),
-        Chip("v5p", 1, 459e12, 95 * GIB, 2765e9, 4800e9 / 8),
-        Chip("v6e", 1, 918e12, 32 * GIB, 1638e9, 3200e9 / 8),
+        Chip("v2", 2, 46e12, 16 * GIB, 700e9, 4 * 496e9 / 8, 2 * 1024 * 0.7e9),
+        Chip("v3", 2, 123e12, 32 * GIB, 900e9, 4 * 656e9 / 8, 2 * 1024 * 0.94e9),
+        Chip("v4", 1, 275e12, 32 * GIB, 1200e9, 6 * 50e9, 2 * 1024 * 1.05e9),
+        Chip("v5e", 1, 197e12, 16 * GIB, 819e9, 1600e9 / 8, 1024 * 1.5e9),
+        Chip("v5p", 1, 459e12, 95 * GIB, 2765e9, 4800e9 / 8, 2 * 1024 * 1.75e9),
+        Chip("v6e", 1, 918e12, 32 * GIB, 1638e9, 3200e9 / 8, 2 * 1024 * 1.75e9),
     )
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from vit_jax.tpu import program as program_lib
 from vit_jax.tpu.chips import Chip, Roofline, roofline
+from vit_jax.tpu.kernels import find_kernels
 from vit_jax.tpu.operations import multiply_adds
 
 
@@ -23,7 +24,8 @@ class Cost:
       hbm_bytes: Read and written.
       collectives: Count and bytes of each kind.
       compiler_seconds: Of a step, as the compiler sums up: each instruction takes as
-        long as its operations or its bytes do. None where it does not say.
+        long as its operations or its bytes do. What kernels compute is added, see
+        `kernels.py`. None where it does not say.
       roofline: The least times by the peak figures of the chip.
       compile_seconds: How long the compiler took.
     """
@@ -68,7 +70,10 @@ def measure(traced: Any, compiled: Any, core: Chip, cores: int, seconds: float) 
     time_factor = program.cycles() / max(program.cycles(loops=False), 1)
     hbm_bytes = round(sums["bytes accessed"] * bytes_factor)
     collectives = program.collectives()
-    optimal = sums.get("optimal_seconds", 0.0)
+    # It counts what it does not know, such as this, which moves nothing, as -1 second.
+    unknown = compiled.as_text().count('custom_call_target="ConcatBitcast"')
+    optimal = sums.get("optimal_seconds", 0.0) + unknown
+    kernels = sum(k.uncounted_seconds(core) for k in find_kernels(traced.jaxpr))
     return Cost(
         argument_bytes=memory.argument_size_in_bytes,
         temp_bytes=memory.temp_size_in_bytes,
@@ -76,7 +81,9 @@ def measure(traced: Any, compiled: Any, core: Chip, cores: int, seconds: float) 
         flops=flops,
         hbm_bytes=hbm_bytes,
         collectives=collectives,
-        compiler_seconds=optimal * max(time_factor, 1.0) if optimal > 0 else None,
+        compiler_seconds=(
+            optimal * max(time_factor, 1.0) + kernels if optimal > 0 else None
+        ),
         roofline=roofline(
             core,
             flops / cores,

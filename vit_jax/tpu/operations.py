@@ -15,7 +15,8 @@ def multiply_adds(jaxpr: Any) -> int:
     Args:
       jaxpr: Of `jax.make_jaxpr` or of a traced function. A `while` loop, whose number
         of turns is not known, counts once, a branch as the dearest of its choices; of
-        branches for platforms that for TPUs counts.
+        branches for platforms that for TPUs counts. A kernel counts for each step of
+        its grid, and what a device does on its own for each device.
     """
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     return sum(_of_equation(equation) for equation in inner.eqns)
@@ -33,12 +34,19 @@ def _of_equation(equation: Any) -> int:
         outputs = kernel[params["dimension_numbers"].rhs_spec[0]]
         return math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // outputs
     if name == "cond":
-        return max(multiply_adds(branch) for branch in _branches(params))
-    turns = params["length"] if name == "scan" else 1
-    return turns * sum(multiply_adds(inner) for inner in _inner(params))
+        return max(multiply_adds(branch) for branch in chosen_branches(params))
+    turns = 1
+    if name == "scan":
+        turns = params["length"]
+    elif name == "pallas_call":
+        turns = math.prod(params["grid_mapping"].grid)
+    elif name == "shard_map":
+        turns = params["mesh"].size
+    return turns * sum(multiply_adds(inner) for inner in inner_jaxprs(params))
 
 
-def _branches(params: Any) -> list[Any]:
+def chosen_branches(params: Any) -> list[Any]:
+    """Returns the branches of a `cond` of which one may run on a TPU."""
     branches, platforms = params["branches"], params.get("branches_platforms")
     if platforms is None:
         return list(branches)
@@ -48,7 +56,8 @@ def _branches(params: Any) -> list[Any]:
     return list(branches)
 
 
-def _inner(params: Any) -> list[Any]:
+def inner_jaxprs(params: Any) -> list[Any]:
+    """Returns the programs within the parameters of an equation."""
     values = []
     for value in params.values():
         values += value if isinstance(value, list | tuple) else [value]

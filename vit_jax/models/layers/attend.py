@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-Form = Literal["auto", "plain", "compact", "fused"]
+Form = Literal["auto", "plain", "compact", "fused", "flash"]
 
 
 @jax.custom_vjp

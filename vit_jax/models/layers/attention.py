@@ -14,8 +14,10 @@ from jaxtyping import Array, Float
 from vit_jax.errors import UserError
 from vit_jax.models.layers.attend import Form, compact, fused
 from vit_jax.models.layers.dense import DenseGeneral
+from vit_jax.models.layers.flash import check_chip, flash, pays
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.relative import RelativeScores
+from vit_jax.models.layers.remat import named
 from vit_jax.models.layers.rotary import rotate
 
 
@@ -36,7 +38,9 @@ class MultiHeadAttention(nn.Module):
         `RelativeScores`; None is no such scores.
       form: How softmax(q k^T) v is computed: "plain", as told above; "compact", see
         `attend.py`, whose products are rounded to `dtype`; "fused", by a kernel of
-        cuDNN where it takes the arrays; "auto" is compact on TPUs and else plain.
+        cuDNN where it takes the arrays; "flash", by a kernel for TPUs from v4 on, see
+        `flash.py`, and plain on other platforms; "auto" is flash on TPUs where that
+        pays, else compact on TPUs, and plain on other platforms.
         Dropout and relative scores need the probabilities and are plain in any case.
       dtype: Of the computation.
       param_dtype: Of the parameters.
@@ -89,9 +93,9 @@ class MultiHeadAttention(nn.Module):
             param_dtype=self.param_dtype,
         )
         project = functools.partial(dense, (self.num_heads, head_width))
-        query = project(name="query")(x)  # (b, q, m, e)
-        key = project(name="key")(context)  # (b, n, m, e)
-        value = project(name="value")(context)  # (b, n, m, e)
+        query = named(project(name="query")(x), "qkv")  # (b, q, m, e)
+        key = named(project(name="key")(context), "qkv")  # (b, n, m, e)
+        value = named(project(name="value")(context), "qkv")  # (b, n, m, e)
         if self.qk_norm:
             norm = functools.partial(
                 LayerNorm, self.norm_eps, self.dtype, self.param_dtype
@@ -114,7 +118,12 @@ class MultiHeadAttention(nn.Module):
             dropped = nn.Dropout(dropout, deterministic=not train)(weights)
             y = mix(dropped.astype(self.dtype), value)  # (b, q, m, e)
         else:
-            forms = {"auto": attend, "compact": compact, "fused": fused}
+            forms = {
+                "auto": attend,
+                "compact": compact,
+                "fused": fused,
+                "flash": flash_on_tpus,
+            }
             y = forms[self.form](query, key, value)
         return dense(width, axis=(-2, -1), name="out")(y), weights
 
@@ -168,11 +177,28 @@ def attend(
     value: Float[Array, "b n m e"],
 ) -> Float[Array, "b q m e"]:
     """Returns the values weighted by attention, in the form that the platform likes."""
+    if pays(query, key):
+        return flash(query, key, value)
+    return lax.platform_dependent(query, key, value, tpu=compact, default=_plain)
 
-    def plain(query: Array, key: Array, value: Array) -> Array:
-        return mix(softmax(scores(query, key)).astype(value.dtype), value)
 
-    return lax.platform_dependent(query, key, value, tpu=compact, default=plain)
+@jax.jit
+def flash_on_tpus(
+    query: Float[Array, "b q m e"],
+    key: Float[Array, "b n m e"],
+    value: Float[Array, "b n m e"],
+) -> Float[Array, "b q m e"]:
+    """Returns the values weighted by attention, by a kernel on TPUs, else plainly.
+
+    Raises:
+      UserError: The arrays are for a TPU that cannot run the kernel.
+    """
+    check_chip(query)
+    return lax.platform_dependent(query, key, value, tpu=flash, default=_plain)
+
+
+def _plain(query: Array, key: Array, value: Array) -> Array:
+    return mix(softmax(scores(query, key)).astype(value.dtype), value)
 
 
 @jax.custom_jvp

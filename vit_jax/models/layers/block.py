@@ -15,6 +15,7 @@ from vit_jax.models.layers.attention import MultiHeadAttention
 from vit_jax.models.layers.layer_scale import LayerScale
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norms import LayerNorm
+from vit_jax.models.layers.remat import named
 from vit_jax.models.layers.stochastic_depth import StochasticDepth
 from vit_jax.models.layers.swiglu import SwiGlu
 
@@ -91,6 +92,7 @@ class EncoderBlock(nn.Module):
             name="MultiHeadDotProductAttention_0",
             **dtypes,
         )(y, y, train=train, angles=angles, return_attention=return_attention)
+        y = named(y, "attention")
         y = nn.Dropout(self.dropout_rate, deterministic=not train)(y)
         out["attention"] = y = self._scale(y, "LayerScale_0")
         x = x + drop_path()(y, train=train)

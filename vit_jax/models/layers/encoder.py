@@ -26,12 +26,10 @@ from vit_jax.models.layers.positions import (
     PositionTable,
     to_sequence,
 )
-from vit_jax.models.layers.remat import Remat, rematerialize
+from vit_jax.models.layers.remat import Remat
 from vit_jax.models.layers.rotary import rotary_angles
-from vit_jax.models.layers.stochastic_depth import linear_rates
+from vit_jax.models.layers.stack import run_blocks
 from vit_jax.resample import Method
-
-Step = Callable[..., tuple[Array, Outputs]]
 
 
 class Encoder(nn.Module):
@@ -135,14 +133,16 @@ class Encoder(nn.Module):
             )
             return placed(x), block_out
 
-        run = self._scan_blocks if self.scan else self._loop_blocks
-        step = rematerialize(step, self.remat, looped=self.scan)
-        x, outs = run(step, self._make_block(before), x, tables)
-        out = {
-            f"block{i:02d}/{key}": y
-            for i, block_out in enumerate(outs)
-            for key, y in block_out.items()
-        }
+        x, out = run_blocks(
+            step,
+            self._make_block(before),
+            x,
+            tables,
+            depth=self.depth,
+            drop_path_rate=self.drop_path_rate,
+            scan=self.scan,
+            remat=self.remat,
+        )
         if not self.final_norm:
             return x, out
         norm = LayerNorm(
@@ -190,33 +190,3 @@ class Encoder(nn.Module):
             dtype=self.dtype,
             param_dtype=self.param_dtype,
         )
-
-    def _loop_blocks(
-        self, step: Step, make_block: Callable[..., EncoderBlock], x: Array, tables: Any
-    ) -> tuple[Array, list[Outputs]]:
-        rates = linear_rates(self.drop_path_rate, self.depth)
-        outs = []
-        for i, rate in enumerate(rates):
-            block = make_block(name=f"encoderblock_{i}")
-            table = None if tables is None else tables[i % len(tables)]
-            x, block_out = step(block, x, rate if self.drop_path_rate else None, table)
-            outs.append(block_out)
-        return x, outs
-
-    def _scan_blocks(
-        self, step: Step, make_block: Callable[..., EncoderBlock], x: Array, tables: Any
-    ) -> tuple[Array, list[Outputs]]:
-        rates = None
-        if self.drop_path_rate:
-            rates = jnp.asarray(linear_rates(self.drop_path_rate, self.depth))
-        if tables is not None:
-            tables = jnp.broadcast_to(tables, (self.depth, *tables.shape[1:]))
-        scan = nn.scan(
-            step,
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True, "drop_path": True},
-            length=self.depth,
-        )
-        x, stacked = scan(make_block(name="encoderblock"), x, rates, tables)
-        outs = [{key: y[i] for key, y in stacked.items()} for i in range(self.depth)]
-        return x, outs

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.remat import named
 
 Gelu = Literal["tanh", "erf"]
 
@@ -70,7 +71,7 @@ class Mlp(nn.Module):
         dropout = functools.partial(
             nn.Dropout, self.dropout_rate, deterministic=not train
         )
-        y = dense(self.mlp_dim, name=self.names[0])(x)
+        y = named(dense(self.mlp_dim, name=self.names[0])(x), "mlp")
         y = GELU[self.gelu](y)
         y = dropout()(y)
         y = dense(x.shape[-1], name=self.names[1])(y)

@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.remat import named
 
 
 class SwiGlu(nn.Module):
@@ -43,6 +44,7 @@ class SwiGlu(nn.Module):
         dropout = functools.partial(
             nn.Dropout, self.dropout_rate, deterministic=not train
         )
-        gate, value = jnp.split(dense(2 * self.mlp_dim, name="Dense_0")(x), 2, axis=-1)
+        y = named(dense(2 * self.mlp_dim, name="Dense_0")(x), "mlp")
+        gate, value = jnp.split(y, 2, axis=-1)
         y = dropout()(nn.silu(gate) * value)
         return dropout()(dense(x.shape[-1], name="Dense_1")(y))

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layers.attention import mix, scores
 from vit_jax.models.layers.hierarchy import KERNEL_INIT
+from vit_jax.models.layers.remat import named
 from vit_jax.models.layers.windows import Pair, WindowKind, Windows, log_coordinates
 
 
@@ -59,6 +60,7 @@ class WindowAttention(nn.Module):
         )
 
         qkv = dense((3, self.num_heads, head_width), name="qkv")(windows.split(x))
+        qkv = named(qkv, "qkv")
         query, key, value = windows.spread(*jnp.moveaxis(qkv, 2, 0))
         table = None
         if self.relative_positions:
@@ -124,6 +126,7 @@ class CosineAttention(nn.Module):
         )
 
         qkv = dense((3, *heads), use_bias=False, name="qkv")(windows.split(x))
+        qkv = named(qkv, "qkv")
         query, key, value = windows.spread(*jnp.moveaxis(qkv, 2, 0))
         query = unit(query + self._vector("q_bias", heads)) * self._scale()
         value = value + self._vector("v_bias", heads)

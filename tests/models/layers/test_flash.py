@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel for TPUs, interpreted on other platforms, against the plain form."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from vit_jax import sharding, trees
+from vit_jax.errors import UserError
+from vit_jax.models import build_model
+from vit_jax.models.layers import attention
+from vit_jax.models.layers.attention import flash_on_tpus, mix, scores, softmax
+from vit_jax.models.layers.flash import flash, pays
+
+interpreted = functools.partial(flash, interpret=True)
+
+
+def draw(shape, dtype=jnp.float32):
+    rng = np.random.default_rng(0)
+    query, *rest = [jnp.asarray(rng.normal(0, 1, shape), dtype) for _ in range(4)]
+    return [query * shape[-1] ** -0.5, *rest]
+
+
+def plain(query, key, value):
+    return mix(softmax(scores(query, key)).astype(value.dtype), value)
+
+
+def differentiate(function, query, key, value, factor):
+    y, pull = jax.vjp(function, query, key, value)
+    return y, *pull(factor)
+
+
+def assert_alike(found, expected, tolerance):
+    for ours, theirs in zip(found, expected, strict=True):
+        ours, theirs = (np.asarray(a, np.float32) for a in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, atol=tolerance * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "head_width", "dtype", "tolerance"),
+    [
+        (50, 16, "float32", 1e-5),
+        pytest.param(50, 80, "float32", 1e-5, marks=pytest.mark.slow),
+        pytest.param(128, 64, "float32", 1e-5, marks=pytest.mark.slow),  # no filling
+        pytest.param(197, 64, "float32", 1e-5, marks=pytest.mark.slow),
+        # Gradients of the plain form are rounded to bfloat16 more often: 2^-8 each.
+        pytest.param(197, 64, "bfloat16", 1e-2, marks=pytest.mark.slow),
+    ],
+)
+def test_the_kernel_equals_plain_with_gradients(tokens, head_width, dtype, tolerance):
+    arrays = draw((1, tokens, 2, head_width), dtype)
+    found = jax.jit(functools.partial(differentiate, interpreted))(*arrays)
+    assert found[0].dtype == dtype
+    assert_alike(found, differentiate(plain, *arrays), tolerance)
+
+
+def test_long_sequences_are_several_blocks(monkeypatch):
+    monkeypatch.setattr("vit_jax.models.layers.flash._BLOCK", 4 * 128)
+    query, key, value, _ = draw((1, 130, 1, 8))
+    found = jax.jit(interpreted)(query[:, :3], key, value)
+    assert_alike([found], [plain(query[:, :3], key, value)], 1e-5)
+
+
+def test_devices_keep_their_images_and_heads():
+    mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+    place = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), None, "tensor"))
+    arrays = draw((4, 20, 2, 8))
+    placed = [jax.device_put(a, place) for a in arrays]
+    run = jax.jit(functools.partial(differentiate, interpreted))
+    compiled = run.lower(*placed).compile()
+    text = compiled.as_text()
+    assert not [op for op in ("all-gather", "all-reduce", "all-to-all") if op in text]
+    found = compiled(*placed)
+    assert all(y.sharding.is_equivalent_to(place, 4) for y in found)
+    assert_alike(found, differentiate(plain, *arrays), 1e-5)
+
+
+def test_what_does_not_divide_is_computed_by_all():
+    mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+    arrays = draw((2, 20, 1, 8))
+    place = NamedSharding(mesh, PartitionSpec())
+    placed = [jax.device_put(a, place) for a in arrays]
+    found = jax.jit(functools.partial(differentiate, interpreted))(*placed)
+    assert_alike(found, differentiate(plain, *arrays), 1e-5)
+
+
+FIELDS = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32, "num_classes": 3}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        pytest.param({"scan": True, "remat": "full"}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_model_has_the_same_loss_and_gradients(monkeypatch, fields):
+    image = jax.random.uniform(jax.random.key(0), (2, 8, 8, 3), minval=-1)
+    model = build_model("ViT-Ti/4", attention="flash", **FIELDS, **fields)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(
+        lambda p: jnp.asarray(rng.normal(0, 0.3, p.shape), p.dtype), shapes
+    )
+
+    def loss(params):
+        return jnp.sum(model.apply({"params": params}, image)[0] ** 2)
+
+    expected, d_expected = jax.jit(jax.value_and_grad(loss))(params)
+    monkeypatch.setattr(attention, "flash_on_tpus", interpreted)
+    found, d_found = jax.jit(jax.value_and_grad(lambda p: loss(p)))(params)
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    flat = trees.flatten(d_expected)
+    scale = max(float(jnp.abs(leaf).max()) for leaf in flat.values())
+    for name, leaf in trees.flatten(d_found).items():
+        np.testing.assert_allclose(leaf, flat[name], atol=1e-5 * scale, err_msg=name)
+
+
+def test_other_platforms_are_plain_bit_for_bit(as_users):
+    if jax.default_backend() == "tpu":
+        pytest.skip("about the other platforms")
+    arrays = draw((2, 7, 3, 4))[:3]
+    expected = jax.jit(plain, compiler_options=as_users)(*arrays)
+    found = jax.jit(flash_on_tpus, compiler_options=as_users)(*arrays)
+    np.testing.assert_array_equal(found, expected)
+
+
+def on(kind, tokens, axes=("data", "fsdp", "tensor")):
+    """Returns queries of a batch that lies on devices of a kind."""
+    device = jax.sharding.Mesh(jax.devices()[:1], "x").abstract_mesh.abstract_device
+    device = type(device)(device_kind=kind, num_cores=1, platform="tpu")
+    mesh = AbstractMesh((4, 1, 1), axes, (AxisType.Auto,) * 3, abstract_device=device)
+    place = NamedSharding(mesh, PartitionSpec(axes[0]))
+    return jax.ShapeDtypeStruct((8, tokens, 2, 64), jnp.bfloat16, sharding=place)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens", "expected"),
+    [
+        ("TPU v3", 1025, False),
+        ("TPU v4", 197, False),
+        ("TPU v4", 1025, True),
+        ("TPU v6 lite", 1370, True),
+    ],
+)
+def test_auto_takes_the_kernel_for_long_sequences_on_new_chips(kind, tokens, expected):
+    told = []
+    query = on(kind, tokens)
+    jax.eval_shape(jax.jit(lambda q, k: told.append(pays(q, k)) or q), query, query)
+    assert told == [expected]
+
+
+def test_auto_leaves_meshes_that_it_does_not_know():
+    told = []
+    query = on("TPU v4", 1025, ("x", "y", "z"))
+    jax.eval_shape(jax.jit(lambda q, k: told.append(pays(q, k)) or q), query, query)
+    assert told == [False]
+
+
+def test_an_old_chip_is_refused():
+    query = on("TPU v3", 197)
+    with pytest.raises(UserError, match=r"from v4 on, and this is a TPU v3; use"):
+        jax.eval_shape(flash_on_tpus, query, query, query)
