@@ -7,7 +7,8 @@ Command:
   for evaluators on ReaL and ImageNet-v2.
 
 Expected, from the paper: 76.5 % top-1 on ImageNet's validation set after 90 epochs, in
-6 to 7 hours on a TPU v3-8. Not yet run.
+6 to 7 hours on a TPU v3-8.
+Hardware: written for a TPU v3-8 slice. Not yet run.
 
 Differences from the paper: the weight decay of 1e-4 there is not multiplied by the
 base learning rate of 1e-3; it is here, hence 0.1.

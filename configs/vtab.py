@@ -12,7 +12,8 @@ Commands:
 
 Expected, from the paper (Table 9), the mean of the 19 tasks: ViT-H/14 from JFT 77.63,
   ViT-L/16 from JFT 76.28, ViT-L/16 from ImageNet-21k 72.72 %.
-Hardware: one accelerator. Not yet run on these data sets.
+Hardware: written for a TPU v3-8 slice, ViT-L/16 with
+  --config.optimizer.accumulation_steps=8. Not yet run on these data sets.
 
 Table 4 of arXiv:2010.11929 gives SGD with a rate of 0.01, 2,500 steps of 512 images, a
 cosine and 384 x 384 pixels for all tasks. Differences:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("vit_jax", "configs", "launch", "tests")
+FOLDERS = ("vit_jax", "configs", "launch", "benchmarks", "tests")
 SOURCES = sorted([path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")])
 
 
@@ -57,6 +57,7 @@ DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
     "launch/README.md",
+    "benchmarks/README.md",
     "vit_jax/data/README.md",
 ]
 

@@ -23,6 +23,7 @@ def write_run(
     init: str | None = I21K,
     model: str = "ViT-B/16",
     resolution: int = 384,
+    fields: dict[str, Any] | None = None,
     step: int | None = None,
     seed: int = 0,
     **more: Any,
@@ -34,7 +35,8 @@ def write_run(
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(config.to_json())
     (folder / "run.json").write_text("{}")
-    description = {"model": {"name": model}, "image_shape": [resolution] * 2 + [3]}
+    described = {"name": model, **(fields or {})}
+    description = {"model": described, "image_shape": [resolution] * 2 + [3]}
     (folder / "checkpoint.json").write_text(json.dumps(description))
     step = config.total_steps if step is None else step
     lines = [
@@ -85,6 +87,9 @@ def test_json_holds_fractions(tmp_path):
     assert run["runs"] == (str(tmp_path / "a"),)
     assert (run["top1"], run["top1_ema"]) == (0.9, None)
     assert (run["table"], run["paper"], run["difference"]) == (5, 0.9167, -0.0167)
+    assert len(content["ablations"]) == 4 * 5 + 8 + 6 + 6
+    figure = [row for row in content["ablations"] if row["table"] == "Appendix D.3"]
+    assert [(row["ours"], row["paper"]) for row in figure] == [([], None)] * 2
     # All numbers of Tables 2, 5, 6 and 9 but this one.
     assert len(content["not_run"]) == 3 * 7 + 14 * 6 + 18 * 6 + 3 * 19 - 1
     assert content["not_run"][0] == {
@@ -149,6 +154,9 @@ def test_a_number_may_stand_in_several_tables(tmp_path):
         {"init": "imagenet21k+imagenet2012/ViT-B_16.npz"},
         {"model": "ViT-S/16"},
         {"resolution": 224},
+        {"fields": {"positions": "learned2d"}},
+        {"fields": {"pool": "mean"}},
+        {"fields": {"width": 32, "depth": 2}},
         {"spec": "finetune.py:dataset=folder:/data/pets"},
     ],
 )
@@ -190,7 +198,7 @@ def test_a_run_of_ours_tells_its_pretraining(tmp_path):
     write_run(first, "vit_b16.py:dataset=jft", 0.5, init=None, step=9)
     path = f"{first}@9:raw"
     write_run(second, "finetune.py:dataset=imagenet", 0.8, init=path)
-    assert found_runs.pretraining_of(path) == (JFT, 7)
+    assert found_runs.pretraining_of(path) == (JFT, 7, "adam")
     assert found_runs.pretraining_of(str(second)).name == f"{JFT}, then {IMAGENET}"
     lines = {line.init: line for line in collect(tmp_path)}
     assert compared(lines[path]) == [(5, None, 0.8), (6, 7, 0.8)]

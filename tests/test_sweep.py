@@ -20,13 +20,23 @@ DEV = {"0.001": 0.5, "0.003": 0.7, "0.01": 0.7, "0.03": 0.2}
 TEST = {"0": 0.80, "1": 0.86}
 
 
+class Ended:
+    """A process that has ended."""
+
+    def __init__(self, status: int):
+        self.status = status
+
+    def wait(self) -> int:
+        return self.status
+
+
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Stands in for the processes: writes what the run of a command would."""
     done: list[list[str]] = []
 
-    def run(command: list[str], check: bool) -> Any:
-        del check
+    def run(command: list[str], **settings: Any) -> Any:
+        del settings
         done.append(command)
         flags = dict(arg[2:].split("=", 1) for arg in command if "=" in arg)
         dev = flags.get("config.evaluators.val.split") == "train[48:]"
@@ -41,9 +51,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ]
         text = "\n".join(map(json.dumps, lines))
         (workdir / "metrics.jsonl").write_text(text)
-        return subprocess.CompletedProcess(command, 0)
+        return Ended(0)
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "Popen", run)
     return done
 
 
@@ -76,17 +86,15 @@ def test_the_best_rate_on_the_dev_split_is_trained_on_everything(
 def test_a_sweep_goes_on_where_it_was_stopped(
     workdir: pathlib.Path, runs: list, monkeypatch: pytest.MonkeyPatch
 ):
-    finish: Callable = subprocess.run
+    finish: Callable = subprocess.Popen
 
-    def stop_third(command: list[str], check: bool) -> Any:
-        if len(runs) == 2:
-            return subprocess.CompletedProcess(command, 75)
-        return finish(command, check=check)
+    def stop_third(command: list[str], **settings: Any) -> Any:
+        return Ended(75) if len(runs) == 2 else finish(command, **settings)
 
-    monkeypatch.setattr(subprocess, "run", stop_third)
+    monkeypatch.setattr(subprocess, "Popen", stop_third)
     assert start(workdir) == 75
     assert len(runs) == 2
-    monkeypatch.setattr(subprocess, "run", finish)
+    monkeypatch.setattr(subprocess, "Popen", finish)
     assert start(workdir) == 0
     assert len(runs) == 6
     # All is done: nothing runs again.
@@ -97,11 +105,7 @@ def test_a_sweep_goes_on_where_it_was_stopped(
 def test_a_run_that_fails_is_named(
     workdir: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(
-        subprocess,
-        "run",
-        lambda command, check: subprocess.CompletedProcess(command, 1),
-    )
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **settings: Ended(1))
     with pytest.raises(UserError, match=r"lr_0.001 in .*run failed .* status 1"):
         start(workdir)
 

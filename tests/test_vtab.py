@@ -98,6 +98,16 @@ def test_the_config_is_the_papers_setting():
 SCORES = {0: 0.5, 1: 0.7}
 
 
+class Ended:
+    """A process that has ended."""
+
+    def __init__(self, status: int):
+        self.status = status
+
+    def wait(self) -> int:
+        return self.status
+
+
 @pytest.fixture
 def data_dir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """Holds, by their names alone, DTD and Sun397 of the right and KITTI of another."""
@@ -114,8 +124,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """Stands in for the processes: writes what the run of a command would."""
     done: list[dict[str, str]] = []
 
-    def run(command: list[str], check: bool) -> Any:
-        del check
+    def run(command: list[str], **settings: Any) -> Any:
+        del settings
         assert command[:3] == [sys.executable, "-m", "vit_jax.finetune"]
         flags = dict(arg[2:].split("=", 1) for arg in command if "=" in arg)
         done.append(flags)
@@ -124,9 +134,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
         value = SCORES[int(flags["config.seed"])]
         line = {"step": 2500, "time": 1.0, "val/top1": value}
         (workdir / "metrics.jsonl").write_text(json.dumps(line))
-        return subprocess.CompletedProcess(command, 0)
+        return Ended(0)
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "Popen", run)
     return done
 
 
@@ -211,17 +221,15 @@ def test_a_dry_run_prints_commands(workdir, data_dir, runs, monkeypatch, capsys)
 
 @pytest.mark.usefixtures("data_dir")
 def test_a_cell_that_fails_leaves_the_finished_ones(workdir, runs, monkeypatch, capsys):
-    finish: Callable = subprocess.run
+    finish: Callable = subprocess.Popen
 
-    def fail_third(command: list[str], check: bool) -> Any:
-        if len(runs) == 2:
-            return subprocess.CompletedProcess(command, 1)
-        return finish(command, check=check)
+    def fail_third(command: list[str], **settings: Any) -> Any:
+        return Ended(1) if len(runs) == 2 else finish(command, **settings)
 
-    monkeypatch.setattr(subprocess, "run", fail_third)
+    monkeypatch.setattr(subprocess, "Popen", fail_third)
     assert start(monkeypatch, workdir, "--tasks=dtd,sun397") == 1
     assert "the run sun397/seed_0 in" in capsys.readouterr().err
-    monkeypatch.setattr(subprocess, "run", finish)
+    monkeypatch.setattr(subprocess, "Popen", finish)
     assert start(monkeypatch, workdir, "--tasks=dtd,sun397") == 0
     assert len(runs) == 4
 

@@ -159,6 +159,26 @@ def start_jax() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
+def check_alone(what: str) -> None:
+    """Checks that this process is not one of several.
+
+    Args:
+      what: Flag or command that starts trainings of its own.
+
+    Raises:
+      UserError: It is one of several, whose trainings would wait for each other.
+    """
+    from vit_jax import distributed
+
+    count = distributed.count_ahead({name: _CLUSTER[name].value for name in _CLUSTER})
+    if count > 1:
+        raise UserError(
+            f"{what} starts many trainings from one process, and this is one of "
+            f"{count} that start together; use a single machine, or run each command "
+            "that --dry_run prints on all of them"
+        )
+
+
 def train(config: ConfigDict, workdir: str, check: bool) -> int:
     """Runs the job of a config, or only checks it; alone or with other processes.
 

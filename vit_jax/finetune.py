@@ -75,6 +75,8 @@ def main(argv: Sequence[str]) -> int:
         **({"preset": _PRESET.value} if _PRESET.value else {}),
     }
     if _SWEEP.value:
+        if not _DRY_RUN.value:
+            command.check_alone("--sweep")
         from vit_jax import sweep
 
         arguments = command.arguments(without=("sweep", "jobs", "dry_run", "workdir"))

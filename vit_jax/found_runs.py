@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds finished and unfinished runs below a folder and reads what they measured."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from etils import epath
 from vit_jax import cells
 from vit_jax.data.buckets import bucket_errors, exists, is_folder
 from vit_jax.errors import UserError
+from vit_jax.models import FAMILIES, catalog, presets
 from vit_jax.published_results import IMAGENET, IMAGENET21K, JFT
 
 _WORD = "(?<![a-z0-9])"
@@ -22,6 +24,19 @@ _KNOWN = {
 }
 _FILES = (".npz", ".safetensors", ".pth", ".pt", ".bin")
 _SUFFIX = re.compile(r"(@(\d+|best))?(:(ema|raw))?$")
+_WHOLE = ("train", "train[:99%]", "full", "full[51200:]")
+"""Splits that stand for all of a data set; the rest of it chooses or tests."""
+
+# Fields of a model that do not make it another one: what it was made for and how it
+# computes, training, and numerics that its weights bring with them.
+_NEUTRAL = {
+    *("name", "num_classes", "preset", "resolution", "dtype", "param_dtype"),
+    *("attention", "scan", "remat", "pad", "resize_positions"),
+    *("representation_size", "representation_activation", "head_bias"),
+    *("dropout_rate", "attention_dropout_rate", "drop_path_rate"),
+    *("norm_eps", "gelu", "conv_eps", "conv_eps_form", "group_norm_eps"),
+    *("pool_padding", "class_position", "position_stddev"),
+}
 
 
 class Pretraining(NamedTuple):
@@ -30,10 +45,12 @@ class Pretraining(NamedTuple):
     Attributes:
       name: The data set, or several joined by ", then "; None if it is not known.
       epochs: Passes over it; None if they are not known.
+      optimizer: "adam", "sgd" or another name; None if it is not known.
     """
 
     name: str | None
     epochs: float | None = None
+    optimizer: str | None = None
 
 
 FROM_SCRATCH = Pretraining("none")
@@ -46,6 +63,8 @@ class Run(NamedTuple):
       path: The directory.
       config: The resolved config.
       model: Name in the catalogue.
+      changes: Fields of the model that are not those of the catalogue, as far as they
+        make it another model.
       resolution: Side of its images; of the shorter one.
       pretraining: What it started from.
       metrics: The last value of each metric, and the last step.
@@ -54,6 +73,7 @@ class Run(NamedTuple):
     path: str
     config: Mapping[str, Any]
     model: str
+    changes: Mapping[str, Any]
     resolution: int
     pretraining: Pretraining
     metrics: Mapping[str, Any]
@@ -68,10 +88,15 @@ class Run(NamedTuple):
         """Whether it did all its steps, as far as the config tells their number."""
         return self.metrics.get("step", 0) >= (self.config.get("total_steps") or 0)
 
-    def evaluations(self) -> Iterator[tuple[str, str, str]]:
-        """Yields name, data set and split of each evaluator of classes."""
+    @property
+    def trained(self) -> Pretraining:
+        """What its weights were trained on in the end, with all that came before."""
+        return _and_then(self.pretraining, _own_training(self.config))
+
+    def evaluations(self, kind: str) -> Iterator[tuple[str, str, str]]:
+        """Yields name, data set and split of each evaluator of a type."""
         for name, section in (self.config.get("evaluators") or {}).items():
-            if section.get("type") == "classification":
+            if section.get("type") == kind:
                 dataset = section.get("dataset") or self.train[0]
                 yield name, dataset, section.get("split")
 
@@ -122,6 +147,7 @@ def _read(folder: epath.Path) -> Run:
     )
     try:
         model = checkpoint["model"]["name"]
+        changes = changes_of(checkpoint["model"])
         resolution = min(checkpoint["image_shape"][:2])
         init = (config.get("init") or {}).get("checkpoint")
         config["data"].get("dataset")
@@ -134,6 +160,7 @@ def _read(folder: epath.Path) -> Run:
         path=str(folder),
         config=config,
         model=model,
+        changes=changes,
         resolution=resolution,
         pretraining=pretraining_of(init),
         metrics=cells.last_metrics(str(folder)),
@@ -162,15 +189,50 @@ def pretraining_of(init: str | None) -> Pretraining:
     if _is_run(path):
         config = _read_json(path / "config.json")
         before = pretraining_of((config.get("init") or {}).get("checkpoint"))
-        data = config.get("data") or {}
-        parts = (data.get("mixture") or {"": data}).values()
-        name = _data_set(" ".join(str(part.get("dataset")) for part in parts))
-        if before == FROM_SCRATCH:
-            return Pretraining(name, config.get("total_epochs"))
-        if before.name is None or name is None:
-            return Pretraining(None)
-        return Pretraining(f"{before.name}, then {name}")
+        return _and_then(before, _own_training(config))
     return Pretraining(_data_set("/".join(path.parts[-2:])))
+
+
+def _and_then(before: Pretraining, own: Pretraining) -> Pretraining:
+    if before == FROM_SCRATCH:
+        return own
+    if before.name is None or own.name is None:
+        return Pretraining(None)
+    return Pretraining(f"{before.name}, then {own.name}")
+
+
+def changes_of(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields that make a model another one than the catalogue's.
+
+    Args:
+      model: Keyword arguments of `build_model`.
+    """
+    row = catalog.find(model["name"])
+    family = FAMILIES[row.family]
+    usual = {field.name: field.default for field in dataclasses.fields(family)}
+    usual |= row.fields
+    given = {**presets.find(model.get("preset") or row.preset).fields, **model}
+    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    return {
+        key: value
+        for key, value in plain.items()
+        if key not in _NEUTRAL and value != usual.get(key)
+    }
+
+
+def _own_training(config: Mapping[str, Any]) -> Pretraining:
+    """Returns what a run itself trains on, how long and with what."""
+    data = config.get("data") or {}
+    parts = (data.get("mixture") or {"": data}).values()
+    name = _data_set(" ".join(str(part.get("dataset")) for part in parts))
+    splits = {str(part.get("split")) for part in parts} - {*_WHOLE}
+    if name is not None and splits:
+        name = f"{name} {' '.join(sorted(splits))}"
+    if name is not None and (config.get("loss") or {}).get("name") == "masked_patch":
+        name = f"{name}, masked patches"
+    optimizer = (config.get("optimizer") or {}).get("name")
+    optimizer = {"adamw": "adam"}.get(str(optimizer), optimizer)
+    return Pretraining(name, config.get("total_epochs"), optimizer)
 
 
 def _is_run(path: epath.Path) -> bool:

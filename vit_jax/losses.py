@@ -120,7 +120,8 @@ def build_loss(name: str = "softmax", *, label_smoothing: float = 0.0) -> Loss:
 
     Args:
       name: `softmax` (one label of k), `sigmoid` (any number of labels of k) or `mse`
-        (regression).
+        (regression). A config may say `masked_patch` too, which is built with the
+        model: see `vit_jax.masked_patch`.
       label_smoothing: Share of each target that goes to all classes evenly, 0 to 1.
         Leave it 0 where the ops smooth the labels already.
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ViT paper (arXiv:2010.11929) reports after fine-tuning, and on which data.
 
-Tables 2, 5, 6 and 9, in per cent; quoted, not measured with this package. What Table 2
-quotes from other papers is left out. Each number keeps its table, as the tables differ
-in rows that seem to be the same. `find_benchmark` tells which column a run belongs to.
+Tables 2, 5, 6 and 9, in per cent; quoted, not measured with this package (its ablations
+are in `run_tables/ablations.py`). What Table 2 quotes from other papers is left out.
+Each number keeps its table, as the tables differ in rows that seem to be the same.
+`find_benchmark` tells which column a run belongs to.
 """
 
+import math
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 IMAGENET, IMAGENET21K, JFT = "ImageNet", "ImageNet-21k", "JFT-300M"
 
@@ -26,6 +28,10 @@ VTAB_GROUPS = {
 VTAB_TASKS = (*NATURAL, *SPECIALISED, *STRUCTURED)
 VTAB = "VTAB"
 """Stands for the mean of the 19 tasks; they are called vtab/TASK."""
+FEWSHOT = "ImageNet, 5-shot"
+"""Features of a pre-trained model, see `find_fewshot`."""
+FIGURE = math.nan
+"""Stands for a number that a figure alone shows."""
 
 
 class Benchmark(NamedTuple):
@@ -44,22 +50,35 @@ class Published(NamedTuple):
     """A row of a table.
 
     Attributes:
-      table: Number of the table.
+      table: Number of the table, or the name of what else shows the result.
       model: Name in the catalogue.
-      pretraining: The data set of the pre-training.
-      epochs: Passes over it, where the table tells.
-      values: Accuracy in per cent by the name of the benchmark.
+      pretraining: The data set of the pre-training, "none" for models trained on the
+        benchmark alone.
+      epochs: Passes over it (of "none", over the benchmark's), where the table tells.
+      values: Accuracy in per cent by the name of the benchmark, or `FIGURE`.
       resolutions: Side of the images where it is not 384 pixels.
       averaged: The benchmarks that were evaluated with averaged weights.
+      changes: Fields of the model that are not those of the catalogue.
+      varies: Fields that may have any value.
+      optimizer: Of the pre-training: "adam" or "sgd".
     """
 
-    table: int
+    table: int | str
     model: str
     pretraining: str
     epochs: int | None
     values: Mapping[str, float]
     resolutions: Mapping[str, int] = {}
     averaged: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = {}
+    varies: tuple[str, ...] = ()
+    optimizer: str = "adam"
+
+    @property
+    def title(self) -> str:
+        """What shows the result, and after how many epochs."""
+        table = f"Table {self.table}" if isinstance(self.table, int) else self.table
+        return table if self.epochs is None else f"{table}, {self.epochs} epochs"
 
     def resolution(self, benchmark: str) -> int:
         """Returns the side of the images in fine-tuning."""
@@ -258,6 +277,18 @@ def find_benchmark(train: tuple[str, str], test: tuple[str, str]) -> str | None:
     """
     asked = Benchmark(_without_version(train), _without_version(test))
     return next((name for name, each in BENCHMARKS.items() if each == asked), None)
+
+
+def find_fewshot(dataset: str, split: str, shots: int) -> str | None:
+    """Returns `FEWSHOT` if an evaluation of features is that, None if not.
+
+    Args:
+      dataset: DATASET that examples and tests are from.
+      split: What is tested on.
+      shots: Examples a class.
+    """
+    asked = (*_without_version((dataset, split)), shots)
+    return FEWSHOT if asked == ("imagenet2012", "validation", 5) else None
 
 
 def _without_version(data: tuple[str, str]) -> tuple[str, str]:

@@ -168,9 +168,12 @@ def write_contact_sheet(
     """
     if jax.process_index() != 0:
         return
+    images = np.asarray(batch["image"])[:32]
     targets = batch.get("labels", batch.get("label"))
-    captions = [_caption(target, class_names) for target in np.asarray(targets)[:32]]
-    sheet = contact_sheet.contact_sheet(np.asarray(batch["image"])[:32], captions)
+    captions = [""] * len(images)
+    if targets is not None:
+        captions = [_caption(target, class_names) for target in targets[:32]]
+    sheet = contact_sheet.contact_sheet(images, captions)
     path = epath.Path(workdir) / "augmented.png"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,6 +191,8 @@ def _caption(target: Any, class_names: Sequence[str] | None) -> str:
         return ", ".join(_caption(k, class_names) for k in np.flatnonzero(target)[:3])
     if np.issubdtype(np.asarray(target).dtype, np.floating):
         return f"{target:.4g}"
+    if target == -1:  # without a label
+        return ""
     return class_names[int(target)] if class_names else str(int(target))
 
 
@@ -271,6 +276,13 @@ def _git_commit() -> str | None:
     return described.stdout.strip()
 
 
+def _mark_finished(workdir: str, step: int) -> None:
+    """Notes in `run.json` that the run came to its end, which the next start drops."""
+    path = epath.Path(workdir) / "run.json"
+    content = json.loads(path.read_text())
+    metrics.write_json(str(path), {**content, "finished_step": step})
+
+
 def write_checkpoint_description(workdir: str, content: Mapping[str, Any]) -> None:
     """Writes `checkpoint.json`: model, preprocessing, class names and so on."""
     if jax.process_index() == 0:
@@ -303,6 +315,7 @@ def summarize(workdir: str, seconds: float) -> None:
     for line in lines:
         results.update({k: v for k, v in line.items() if "/" in k})
     step = lines[-1]["step"] if lines else 0
+    _mark_finished(workdir, step)
     logging.info(
         "done: step %s, this start took %s", f"{step:,}", metrics.duration(seconds)
     )
@@ -310,10 +323,19 @@ def summarize(workdir: str, seconds: float) -> None:
         if name.endswith(("/top1", "/top5")):
             examples = results.get(name.split("/", 1)[0] + "/examples", 0)
             logging.info("%s: %.2f %% of %s", name, 100 * value, f"{examples:,.0f}")
-    logging.info("name what is in a picture with")
     here = pathlib.Path.cwd()
     path = pathlib.Path(workdir)
     shown = path.relative_to(here) if path.is_relative_to(here) else workdir
-    logging.info("  python -m vit_jax.predict --checkpoint=%s PICTURE", shown)
+    described = json.loads((epath.Path(workdir) / "checkpoint.json").read_text())
+    if described["model"]["num_classes"]:
+        logging.info("name what is in a picture with")
+        logging.info("  python -m vit_jax.predict --checkpoint=%s PICTURE", shown)
+    else:
+        logging.info("teach it classes with")
+        logging.info(
+            "  python -m vit_jax.finetune --init=%s --workdir=DIR "
+            "--config=configs/finetune.py:dataset=DATASET",
+            shown,
+        )
     logging.info("write a page about the run with")
     logging.info("  python -m vit_jax.report %s", shown)

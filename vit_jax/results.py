@@ -8,7 +8,10 @@ Every run below the folders is read; runs that differ in nothing but the seed be
 line, mean and standard deviation. A line stands beside a number of Tables 2, 5, 6 or 9
 if model, pre-training, data, splits and resolution are that number's; where the paper
 averaged weights, the averaged ones are compared. What the paper reports and no run has
-is listed at the end. The --output ends in .md or .json.
+is listed after them. At the end stand the ablations, Tables 7 and 8, the appendices and
+those of the Swin paper (arXiv:2103.14030), each with ours or "not yet run". A model
+with changed fields, such as other positions, stands beside an ablation of these fields
+alone. The --output ends in .md or .json.
 """
 
 import json

@@ -142,7 +142,7 @@ class _Sweep:
         return sorted(self.lrs)[step or 0]
 
     def _command(self, workdir: str, changes: Mapping[str, Any]) -> list[str]:
-        return cells.finetune_command(self._arguments, workdir, changes)
+        return cells.make_command("finetune", self._arguments, workdir, changes)
 
 
 def _table(

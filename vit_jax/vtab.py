@@ -116,7 +116,8 @@ def main(argv: Sequence[str]) -> int:
             logging.warning("%s is left out: %s", name, reason)
             continue
         for seed in seeds:
-            commands[_cell(name, seed)] = cells.finetune_command(
+            commands[_cell(name, seed)] = cells.make_command(
+                "finetune",
                 [f"--config={tasks[name].spec}", *arguments],
                 f"{workdir}/{_cell(name, seed)}",
                 {"seed": seed, **_data_dirs()},

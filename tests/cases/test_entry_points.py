@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.cases import tiny
-from vit_jax import benchmark, build, command, models
+from vit_jax import build, command, models
+from vit_jax.benchmark import __main__ as benchmark
 from vit_jax.data import pipeline
 from vit_jax.errors import UserError
 from vit_jax.train import loop

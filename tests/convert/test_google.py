@@ -513,9 +513,10 @@ def test_grids_that_are_not_square_are_refused():
             google.tensors(checkpoint)
 
 
-def test_swin_is_refused():
-    checkpoint = Checkpoint({}, {"name": "Swin-T", "num_classes": 3}, (224, 224, 3))
-    with pytest.raises(UserError, match="Swin-T has no form in Google's names"):
+@pytest.mark.parametrize("name", ["Swin-T", "Axial-ViT-B/16"])
+def test_what_has_no_form_in_googles_names_is_refused(name):
+    checkpoint = Checkpoint({}, {"name": name, "num_classes": 3}, (224, 224, 3))
+    with pytest.raises(UserError, match=f"{name} has no form in Google's names"):
         google.tensors(checkpoint)
 
 
@@ -573,7 +574,7 @@ COUNTS = {
     "Mixer-L/16": (294, 208_196_168),
     "BiT-R50x1": (153, 25_549_352),
 }
-ROWS = [name for name in list_models() if "Swin" not in name]
+ROWS = [name for name in list_models() if not re.match("Swin|Axial", name)]
 
 
 def strided_checkpoint(name, **fields):

@@ -424,6 +424,7 @@ REFUSED = {
         "no hybrid of ResNet and ViT",
     ),
     "mixer": ({"name": "Mixer-S/16", "num_classes": 3}, 32, "no MLP-Mixer"),
+    "axial": ({"name": "Axial-ViT-S/4", **TINY}, 16, "no Axial-ViT"),
     "pre-logits": (
         {"name": "ViT-S/4", **TINY, "representation_size": 4},
         16,

@@ -121,6 +121,21 @@ def test_forms_of_mixer_are_found(fields):
     check("Mixer-S/4", {**MIXER, **fields}, 16)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"depth": 1, "num_classes": 0, "num_heads": 4},
+        {"positions": "learned2d", "patch_size": (4, 2)},
+        {"positions": "sincos2d", "representation_size": 24},
+    ],
+    ids=str,
+)
+def test_forms_of_axial_vit_are_found(fields):
+    model = check("Axial-ViT-S/4", {**TINY, **fields}, 16, image_shape=(16, 16, 3))
+    assert model["name"].startswith("Axial-ViT")
+
+
 SWIN_FORMS = [
     {},
     {"num_classes": 0},

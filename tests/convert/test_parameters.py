@@ -25,6 +25,8 @@ LAYERS = {"position_injection": "every_layer", "layer_scale": 1.0}
         ("ViT-Ti/4", {**TINY, "pool": "map", "num_registers": 2}, (8, 8)),
         ("ViT-Ti/4", {**TINY, **LAYERS, "resolution": (8, 32)}, (8, 32)),
         ("ViT-Ti/4", {**TINY, "scan": True, "positions": "relative"}, (8, 8)),
+        ("Axial-ViT-S/4", {**TINY, "resolution": (8, 16)}, (8, 16)),
+        ("Axial-ViT-S/4", {**TINY, "scan": True}, (8, 8)),
         ("R26+ViT-S/32", {**TINY, "stages": (1, 2, 3)}, (16, 16)),
         ("R26+ViT-S/32", {**TINY, "stages": (), "patch_size": 2}, (8, 8)),
         ("BiT-R50x1", {"stages": (1, 2, 3)}, (16, 16)),

@@ -19,6 +19,7 @@ SWIN = {
 FORMS = {
     "vit": {"name": "ViT-Ti/4", **SIZES},
     "hybrid": {"name": "R26+ViT-S/32", **SIZES, "stages": (1,)},
+    "axial-vit": {"name": "Axial-ViT-Ti/4", **SIZES},
     "bit": {"name": "BiT-R50x1", "stages": (1,)},
     "mixer": {
         "name": "Mixer-S/4",

@@ -77,6 +77,8 @@ SWIN = {"width": 16, "depths": (2, 2), "num_heads": (2, 4)}
         ("ViT-B/16", (32, 64), {**SMALL, "pool": "cls_mean", "num_registers": 3}),
         ("ViT-B/16", (32, 64), {**SMALL, "distillation": True, "num_registers": 3}),
         ("ViT-B/16", (32, 64), {**SMALL, "mlp": "swiglu", "positions": "relative"}),
+        ("Axial-ViT-B/16", (224, 224), {"depth": 1}),
+        ("Axial-ViT-B/16", (32, 64), {**SMALL, "representation_size": 24}),
         ("R+ViT-Ti/16", (224, 224), {"depth": 1}),
         ("R26+ViT-S/32", (160, 96), {"depth": 1}),
         ("R50+ViT-B/16", (224, 224), {"depth": 1}),

@@ -37,6 +37,11 @@ MODELS = {
         {"width": 32, "depth": 1, "num_heads": 4, "mlp_dim": 64},
         16,
     ),
+    "axial": (
+        "Axial-ViT-Ti/4",
+        {"width": 32, "depth": 1, "num_heads": 4, "mlp_dim": 64},
+        8,
+    ),
     "bit": ("BiT-R50x1", {}, 16),
     "mixer": (
         "Mixer-S/4",

@@ -57,6 +57,7 @@ def test_words_choose_and_the_resolution_is_free():
     assert [row[0] for row in table] == [
         "ViT-B/14",
         "ViT-B/16",
+        "Axial-ViT-B/16",
         "R26+ViT-S/32",
         "R26+ViT-B/32",
         "R50+ViT-B/16",

@@ -67,7 +67,10 @@ def assert_equal(ours, expected, rtol=1e-4):
         )
 
 
-@pytest.mark.parametrize(("scan", "remat"), [(False, "dots"), (True, "full")])
+@pytest.mark.parametrize(
+    ("scan", "remat"),
+    [(False, "dots"), (True, "full"), (True, "names:attention,mlp")],
+)
 def test_remat_changes_neither_values_nor_gradients(scan, remat):
     model = vit(scan=scan, dropout_rate=0.3, drop_path_rate=0.6)
     params = random_params(model)
@@ -95,6 +98,54 @@ def saved(remat, scan=False):
 def test_remat_keeps_less_from_the_forward_pass(scan):
     none, dots, full = (saved(remat, scan) for remat in ("none", "dots", "full"))
     assert full < dots < none
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_names_keep_what_they_say_of_each_block(scan):
+    def more(*names):
+        """Numbers that these names add to what "full" keeps of a block."""
+        kept = saved(f"names:{','.join(names)}", scan)
+        return (kept - saved("full", scan)) / 4 / DEPTH
+
+    # For each number of a token, and not its layer's bias, which is of no use again.
+    tokens, width = 4 * 5, 8
+    assert more("attention") == (tokens - 1) * width
+    assert more("mlp") == (tokens - 1) * 2 * width
+    assert more("qkv") == (tokens - 1) * 3 * width
+    assert more("attention", "mlp") == (tokens - 1) * 3 * width
+    assert saved("names:qkv,attention,mlp", scan) < saved("none", scan)
+
+
+def test_memory_of_the_step_lies_between_none_and_full():
+    def scratch(remat):
+        model = vit(remat=remat, scan=True, depth=8, width=32, mlp_dim=128)
+        grad = jax.jit(jax.grad(lambda params: make_loss(model, True)(params)[0]))
+        compiled = grad.lower(shapes_of(model)).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    full, named, none = map(scratch, ("full", "names:attention,mlp", "none"))
+    assert full < named < none
+
+
+@pytest.mark.parametrize(
+    ("remat", "message"),
+    [
+        ("fulll", r"unknown remat 'fulll'; did you mean 'full'\?"),
+        (True, r"unknown remat 'True'"),
+        ("names:atention", r"did you mean 'attention'\? Known: attention, mlp, qkv"),
+        ("names:", r"names nothing; write names:qkv,attention,mlp or some"),
+    ],
+)
+def test_a_wrong_remat_is_told_before_anything_is_traced(remat, message):
+    with pytest.raises(UserError, match=message):
+        vit(remat=remat)
+
+
+def test_a_mixer_has_no_attention_to_keep():
+    sizes = {"width": 8, "depth": 1, "token_mlp_dim": 8, "mlp_dim": 16}
+    model = build_model("Mixer-B/4", num_classes=3, remat="names:qkv", **sizes)
+    with pytest.raises(UserError, match=r"'qkv'; Known: mlp"):
+        shapes_of(model)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ TINY = {
     "vit": ("ViT-Ti/4", SIZES),
     "hybrid": ("R26+ViT-S/32", {**SIZES, "stages": (1,)}),
     "bit": ("BiT-R50x1", {"stages": (1,)}),
+    "axial-vit": ("Axial-ViT-Ti/4", SIZES),
     "mixer": ("Mixer-S/4", MIXER),
     "swin": ("Swin-T", SWIN),
     "swin-v2": ("SwinV2-T", SWIN),
@@ -35,7 +36,10 @@ TINY = {
 # What makes training random in a family.
 DROPS = {"dropout_rate": 0.5, "drop_path_rate": 0.5}
 RATES = {
-    **{family: {**DROPS, "depth": 2} for family in ("vit", "hybrid", "mixer")},
+    **{
+        family: {**DROPS, "depth": 2}
+        for family in ("vit", "hybrid", "axial-vit", "mixer")
+    },
     "bit": {"drop_path_rate": 0.5, "stages": (2,)},
     "swin": DROPS,
     "swin-v2": DROPS,
@@ -132,16 +136,19 @@ def test_parameter_count_of_other_forms_is_the_published_one(
     assert count(shapes_of(name, **overrides)) == parameters
 
 
-@pytest.mark.parametrize("name", [n for n in list_models() if n.startswith("ViT")])
+@pytest.mark.parametrize(
+    "name", [n for n in list_models() if n.startswith(("ViT", "Axial-ViT"))]
+)
 def test_published_count_is_the_arithmetic_of_the_sizes(name):
     variant = catalog.find(name)
     d, f, p = (variant.fields[key] for key in ("width", "mlp_dim", "patch_size"))
-    tokens = (variant.resolution // p) ** 2 + 1
-    stem = 3 * p * p * d + d + d + tokens * d
+    patches = (variant.resolution // p) ** 2
+    axial = name.startswith("Axial")  # two of each layer, and no class token
+    tokens = patches if axial else 1 + patches + 1  # its place, and itself
+    stem = 3 * p * p * d + d + tokens * d
     block = 2 * 2 * d + 4 * (d * d + d) + (d * f + f) + (f * d + d)
-    assert variant.parameters == stem + variant.fields["depth"] * block + 2 * d + (
-        (d + 1) * 1000
-    )
+    depth = variant.fields["depth"] * (2 if axial else 1)
+    assert variant.parameters == stem + depth * block + 2 * d + (d + 1) * 1000
 
 
 def test_every_row_has_a_family_a_preset_and_a_count():
@@ -294,9 +301,11 @@ def test_integer_pixels_are_refused(family):
 # What build_model makes of names, presets and overrides.
 
 
-def test_any_patch_size_goes_with_a_size_of_vit_or_mixer():
+def test_any_patch_size_goes_with_a_size_of_vit_axial_vit_or_mixer():
     model = build_model("ViT-B/20", num_classes=10)
     assert (model.width, model.patch_size) == (768, 20)
+    model = build_model("Axial-ViT-L/20", num_classes=10)
+    assert (model.width, model.patch_size) == (1024, 20)
     model = build_model("Mixer-B/20", num_classes=10)
     assert (model.width, model.patch_size) == (768, 20)
 

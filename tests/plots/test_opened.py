@@ -21,13 +21,17 @@ SWIN = {
 }
 HYBRID = {"name": "R50+ViT-B/16", **VIT, "stages": (1,), "patch_size": 2}
 HYBRID["name"] = "R50+ViT-B/16"
+AXIAL = {**VIT, "name": "Axial-ViT-Ti/8"}
 MIXER = {"name": "Mixer-S/8", "width": 4, "depth": 1, "mlp_dim": 4, "token_mlp_dim": 4}
 IMAGE = (16, 32, 3)
 
 
 @functools.cache
 def opened(family, shape=IMAGE, **fields):
-    base = {"vit": VIT, "swin": SWIN, "hybrid": HYBRID, "mixer": MIXER}[family]
+    base = {
+        **{"vit": VIT, "swin": SWIN, "hybrid": HYBRID},
+        **{"axial": AXIAL, "mixer": MIXER},
+    }[family]
     model = {**base, "num_classes": 3, **fields}
     image = np.zeros((1, *shape), np.float32)
     shapes = jax.eval_shape(build_model(**model).init, jax.random.key(0), image)
@@ -163,8 +167,33 @@ def test_windows_of_swin_are_put_on_the_map():
     assert (distances[0] < longest).all()
 
 
+def test_axial_attention_stays_in_its_row_or_column():
+    model = opened("axial")  # 2 x 4 patches of 8 pixels
+    assert [layer.name for layer in model.layers] == [
+        f"block{i:02d}/{axis}" for i in range(2) for axis in ("row", "column")
+    ]
+    for number, inside in ((0, np.s_[1, :]), (3, np.s_[:, 2])):
+        maps = model.maps(images(), number, (1, 2))
+        assert maps.shape == (2, 2, 2, 4)
+        np.testing.assert_allclose(maps.sum((-1, -2)), 1, rtol=1e-5)
+        maps[(..., *inside)] = 0
+        assert (maps == 0).all()
+    rows, columns = model.distances(images())[:2]
+    # The mean over a row of 4 patches of 8 pixels is at most that to its far end.
+    assert (0 < rows).all()
+    assert (rows < 3 * 8).all()
+    assert (columns < 8).all()
+    table, grid = first_layer.positions(model)
+    assert (table.shape, grid) == ((8, 16), (2, 4))
+    np.testing.assert_array_equal(
+        table, model.params["Transformer"]["posembed_input"]["pos_embedding"][0]
+    )
+    with pytest.raises(UserError, match="AxialViT attend within windows or lines"):
+        model.rollout(images())
+
+
 def test_what_cannot_be_drawn_is_said():
-    with pytest.raises(UserError, match="Swin shrink from stage to stage"):
+    with pytest.raises(UserError, match="tokens of a Swin attend within windows"):
         opened("swin", (32, 32, 3)).rollout(images((32, 32, 3)))
     with pytest.raises(UserError, match="Mixer has no attention"):
         opened("mixer", (16, 16, 3), resolution=16).rollout(images((16, 16, 3)))

@@ -16,14 +16,15 @@ from vit_jax.train.state import TrainState
 from vit_jax.train.step import make_update
 
 
-def apply(params: Any, image: jax.Array, rngs: dict) -> jax.Array:
+def apply(params: Any, batch: dict, rngs: dict) -> jax.Array:
+    image = batch["image"]
     keep = jax.random.bernoulli(rngs["dropout"], 0.5, image.shape)
     return jnp.where(keep, image, 0.0) @ params["kernel"]
 
 
-def plain(params: Any, image: jax.Array, rngs: dict) -> jax.Array:
+def plain(params: Any, batch: dict, rngs: dict) -> jax.Array:
     del rngs
-    return image @ params["kernel"]
+    return batch["image"] @ params["kernel"]
 
 
 def squares(logits: jax.Array, batch: dict) -> jax.Array:
@@ -77,8 +78,9 @@ def test_accumulated_gradients_are_those_of_the_large_batch(size: int, steps: in
 
 
 def test_the_loss_of_unequal_parts_is_the_mean_over_examples():
-    def apply(params: Any, image: jax.Array, rngs: dict) -> jax.Array:
+    def apply(params: Any, batch: dict, rngs: dict) -> jax.Array:
         del rngs
+        image = batch["image"]
         return image @ params["kernel"] * 0 + image[:, :1]
 
     def itself(logits: jax.Array, batch: dict) -> jax.Array:

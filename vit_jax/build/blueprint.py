@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from vit_jax import losses, sharding
+from vit_jax import sharding
 from vit_jax.build import fields as fields_lib, pretrained
 from vit_jax.build.evaluators import OpenEvaluator, bind_evaluators, open_evaluators
+from vit_jax.build.objective import Objective, make_objective
 from vit_jax.config import section_call
 from vit_jax.data.feed import TrainFeed, open_train
 from vit_jax.errors import UserError, unknown
@@ -91,15 +92,20 @@ def make_blueprint(
     fields = pretrained.fill(fields, start)
     sections = {name: fields.get(name) or {} for name in _SECTIONS}
     # Before the data is opened, which may take a while, for the sake of typos.
-    _model(sections["model"], sections["mesh"], 1)
-    loss = section_call(losses.build_loss, sections["loss"], "loss")
+    objective = make_objective(
+        sections["loss"],
+        sections["model"],
+        _model(sections["model"], sections["mesh"], 1),
+        sections["data"].get("ops"),
+    )
+    objective.check_evaluators(fields.get("evaluators") or {})
+    sections["model"] = {**sections["model"], **objective.model}
     mesh_sizes, rules, over_data, _, _ = fields_lib.take(
         sections["mesh"], "rules", "shard_update", "scan", "remat"
     )
     mesh = section_call(sharding.make_mesh, mesh_sizes, "mesh", devices=devices)
     over_data = sharding.on_tpu(mesh) if over_data is None else over_data
     seed = fields.get("seed") or 0
-    targets = sections["loss"].get("name") == "mse"
     data = section_call(
         open_train,
         sections["data"],
@@ -107,9 +113,9 @@ def make_blueprint(
         mesh=mesh,
         seed=seed,
         num_classes=sections["model"].get("num_classes"),
-        targets=targets,
+        has_classes=objective.has_classes,
     )
-    num_outputs = _num_outputs(sections["model"], data, targets)
+    num_outputs = _num_outputs(sections["model"], data, objective)
     fields["model"] = sections["model"] | {"num_classes": num_outputs}
     model = _model(sections["model"], sections["mesh"], num_outputs)
     schedule = fields_lib.schedule(fields, data)
@@ -135,12 +141,12 @@ def make_blueprint(
         pretrained=start,
         like=_place(jax.eval_shape(create, shapes), mesh, rules, over_data),
         update=make_update(
-            _train_apply(model),
-            loss,
+            objective.train_apply(model),
+            objective.loss,
             optimizer.tx,
             key=step_key,
             average=average,
-            mix=data.mix,
+            mix=objective.change(data.mix),
             accumulation_steps=_accumulation(accumulation, data),
             gathering=sharding.make_gathering(
                 shapes,
@@ -153,7 +159,7 @@ def make_blueprint(
         evaluations=bind_evaluators(
             evaluators,
             Subject(model, shapes, data.image_shape()),
-            loss,
+            objective.loss,
             averaged,
         ),
         averaged=averaged,
@@ -188,11 +194,13 @@ def _check_layout(name: str | None, key: str) -> None:
     )
 
 
-def _num_outputs(section: Mapping[str, Any], data: TrainFeed, targets: bool) -> int:
+def _num_outputs(
+    section: Mapping[str, Any], data: TrainFeed, objective: Objective
+) -> int:
     given = section.get("num_classes")
     if given is not None:
         return given
-    return 1 if targets else data.num_classes or 0
+    return (data.num_classes or 0) if objective.has_classes else 1
 
 
 def _early_stopping(
@@ -264,13 +272,6 @@ def _initializer(
         return model.init(key, image, train=False)["params"]
 
     return init
-
-
-def _train_apply(model: nn.Module) -> Callable[..., jax.Array]:
-    def apply(params: Any, image: jax.Array, rngs: dict[str, jax.Array]) -> Any:
-        return model.apply({"params": params}, image, train=True, rngs=rngs)[0]
-
-    return apply
 
 
 def _place(shapes: Any, mesh: Mesh, rules: Any, over_data: bool) -> Any:

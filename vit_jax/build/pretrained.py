@@ -29,6 +29,7 @@ NORMALIZE = "{normalize}"
 # What belongs to a head and its classes is not taken from a checkpoint.
 _OF_HEADS = (
     "num_classes",
+    "patch_outputs",
     "representation_size",
     "representation_activation",
     "head_bias",
@@ -194,7 +195,7 @@ def _grid(model: Mapping[str, Any], image_shape: Shape) -> tuple[int, int] | Non
     height, width, _ = image_shape
     variant = catalog.find(model["name"])
     fields = {**variant.fields, **model}
-    if variant.family not in ("vit", "hybrid"):
+    if variant.family not in ("vit", "hybrid", "axial-vit"):
         return None
     patch = fields.get("patch_size", 1)
     rows, columns = patch if isinstance(patch, tuple | list) else (patch, patch)

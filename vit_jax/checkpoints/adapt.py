@@ -21,6 +21,8 @@ Head = Literal["keep", "reset"]
 
 _HEADS = ("head/", "head_dist/")
 _PRE_LOGITS = "pre_logits/"
+# Of the prediction of masked patches.
+_PATCHES = ("patch_head/", "mask_embedding")
 
 
 def adapt(
@@ -63,6 +65,12 @@ def adapt(
             name: "the model has no such layer"
             for name in kept
             if name.startswith(_PRE_LOGITS)
+        }
+    if not any(name.startswith(_PATCHES) for name in target):
+        dropped |= {
+            name: "the model predicts no patches"
+            for name in kept
+            if name.startswith(_PATCHES)
         }
     kept = {name: array for name, array in kept.items() if name not in dropped}
     _check_names(kept, [name for name in target if name not in anew])

@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from vit_jax import trees
+from vit_jax import distributed, trees
 from vit_jax.errors import UserError
 
 # Written last by Orbax; a folder without it is no finished checkpoint.
@@ -56,7 +56,8 @@ class TrainCheckpoints:
         self._directory = epath.Path(directory)
         self._keep_last = keep_last
         self._keep_every = keep_every_steps
-        self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+        self._handler = ocp.StandardCheckpointHandler()
+        self._checkpointer = ocp.AsyncCheckpointer(self._handler)
         complete, junk = _list_folder(self._directory)
         self._saved = complete
         self._best: int | None = None
@@ -73,7 +74,7 @@ class TrainCheckpoints:
         return tuple(self._saved)
 
     def restore_latest(self, like: Any) -> Any:
-        """Reads the newest checkpoint that can be read.
+        """Reads the newest checkpoint that can be read, by all processes.
 
         Args:
           like: A tree of `jax.ShapeDtypeStruct` with shardings; the mesh may differ
@@ -87,31 +88,41 @@ class TrainCheckpoints:
             or there are checkpoints and none can be read.
         """
         for step in reversed(self._saved):
-            _ignore_closed_loops()
-            try:
-                stored = self._stored_shapes(step)
-                self._check_same(step, stored, like)
-                restored = self._checkpointer.restore(
-                    self._directory / str(step), args=ocp.args.StandardRestore(like)
-                )
-            except UserError:
-                raise
-            except _DAMAGE as err:
-                logging.warning(
-                    "skipped the broken checkpoint %s: %s",
-                    self._directory / str(step),
-                    " ".join(str(err).split())[:200],
-                )
-            else:
+            restored, damage = self._read(step, like)
+            # What one process cannot read, all leave: they must start at the same step.
+            failed = distributed.failed_processes(damage is not None)
+            if not failed:
                 # A broken one that is newer must not stand in the way of later saves.
                 self._saved = [s for s in self._saved if s <= step]
                 return restored
+            logging.warning(
+                "skipped the broken checkpoint %s: %s",
+                self._directory / str(step),
+                damage or f"read here, but not by the processes {failed}",
+            )
         if self._saved:
             raise UserError(
                 f"none of the checkpoints {self._saved} in {self._directory} can be "
                 "read; move the folder away to start the run anew"
             )
         return None
+
+    def _read(self, step: int, like: Any) -> tuple[Any, str | None]:
+        """Returns the state of a checkpoint, or None and what is wrong with it.
+
+        The handler reads it, and not the checkpointer, which waits for the other
+        processes at the end: for ever if one of them cannot read its part.
+        """
+        path = self._directory / str(step)
+        _ignore_closed_loops()
+        try:
+            self._check_same(step, self._stored_shapes(step), like)
+            args = ocp.args.StandardRestore(like)
+            return self._handler.restore(path, args=args), None
+        except UserError:
+            raise
+        except _DAMAGE as err:
+            return None, " ".join(str(err).split())[:200] or type(err).__name__
 
     def save(self, step: int, state: Any) -> None:
         """Begins to write the checkpoint of a step; an older save is finished first."""

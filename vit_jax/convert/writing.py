@@ -92,7 +92,21 @@ def write_checkpoint(checkpoint: Checkpoint, path: str, form: str) -> Sequence[s
     """
     if form not in WRITERS:
         raise unknown("form of checkpoint", form, WRITERS)
-    return WRITERS[form](checkpoint, path)
+    if form == "native" or not checkpoint.model.get("patch_outputs"):
+        return WRITERS[form](checkpoint, path)
+    lines = WRITERS[form](_without_patch_head(checkpoint), path)
+    return [*lines, "left out what predicts masked patches, which only native holds"]
+
+
+def _without_patch_head(checkpoint: Checkpoint) -> Checkpoint:
+    """Leaves out what only masked patch prediction has a use for."""
+    params = {
+        name: part
+        for name, part in checkpoint.params.items()
+        if name not in ("mask_embedding", "patch_head")
+    }
+    model = {k: v for k, v in checkpoint.model.items() if k != "patch_outputs"}
+    return dataclasses.replace(checkpoint, params=params, model=model)
 
 
 def average(checkpoints: Sequence[Checkpoint]) -> Checkpoint:

@@ -89,7 +89,7 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
     mesh: Mesh,
     seed: int,
     num_classes: int | None,
-    targets: bool = False,
+    has_classes: bool = True,
     mixup: float | None = None,
     cutmix: float | None = None,
     switch_prob: float = 0.5,
@@ -112,7 +112,7 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
       mesh: The device mesh.
       seed: Seed of order and augmentation.
       num_classes: Classes that labels must lie in; None counts those of the data.
-      targets: Whether labels are numbers to predict, and not classes.
+      has_classes: Whether labels are classes, and not numbers to predict or nothing.
       mixup: Parameter of mixup's Beta distribution; None mixes nothing.
       cutmix: Parameter of CutMix's Beta distribution; None cuts nothing.
       switch_prob: Probability of CutMix at a step where both are on.
@@ -132,7 +132,7 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
         raise UserError(f"config.data.repeats is {repeats}; give 1 for none, or more")
     sharding.check_batch_size(batch_size, mesh, "config.data.batch_size")
     source = _open_training(dataset, split, mixture, data_dir)
-    if targets:
+    if not has_classes:
         num_classes = None
     elif num_classes is None:
         num_classes = count_classes(source)

@@ -194,10 +194,11 @@ def count_classes(source: Source) -> int:
     """Returns how many classes a source has: its names, or its highest label and one.
 
     Raises:
-      UserError: The labels are no classes.
+      UserError: The labels are no classes, or there are none.
     """
     if source.num_classes is not None:
         return source.num_classes
+    _refuse_unlabelled(source)
     labels = source.labels
     if isinstance(labels, MultiHot) or not np.issubdtype(labels.dtype, np.integer):
         raise UserError(
@@ -265,6 +266,7 @@ def _check_labels(source: Source, num_classes: int) -> None:
         return
     if not np.issubdtype(labels.dtype, np.integer):
         return
+    _refuse_unlabelled(source)
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if wrong.size:
         (name,) = source.label_places(wrong[:1])
@@ -272,6 +274,17 @@ def _check_labels(source: Source, num_classes: int) -> None:
             f"{wrong.size} labels of {source.description} lie outside the model's "
             f"{num_classes} classes, first {labels[wrong[0]]} of {name}; set "
             f"num_classes to at least {labels.max() + 1}"
+        )
+
+
+def _refuse_unlabelled(source: Source) -> None:
+    """Refuses a source whose labels all say that there is none."""
+    labels = source.labels
+    if isinstance(labels, np.ndarray) and len(labels) and labels.max() == -1:
+        raise UserError(
+            f"{source.description} has no labels; sort its pictures into a folder for "
+            "each class, or learn without labels by setting config.loss.name to "
+            '"masked_patch"'
         )
 
 

@@ -13,8 +13,10 @@ from flax import linen as nn
 
 from vit_jax.errors import UserError, unknown
 from vit_jax.models import catalog, presets
+from vit_jax.models.axial import AxialViT
 from vit_jax.models.bit import BiT
 from vit_jax.models.hybrid import Hybrid
+from vit_jax.models.layers.remat import kept_names
 from vit_jax.models.mixer import Mixer
 from vit_jax.models.swin import Swin
 from vit_jax.models.swin_v2 import SwinV2
@@ -27,6 +29,7 @@ FAMILIES: Mapping[str, type[nn.Module]] = {
     "mixer": Mixer,
     "swin": Swin,
     "swin-v2": SwinV2,
+    "axial-vit": AxialViT,
 }
 
 
@@ -36,8 +39,8 @@ def build_model(
     """Builds a model: the row of its name, then the preset, then the overrides.
 
     Args:
-      name: Such as "ViT-B/16"; see `list_models`. A ViT or Mixer takes any patch
-        size.
+      name: Such as "ViT-B/16"; see `list_models`. A ViT, Axial-ViT or Mixer takes
+        any patch size.
       num_classes: Number of logits; 0 gives features.
       preset: Key of `presets.PRESETS`; None takes that of the row.
       **overrides: Fields of the family, such as `depth=4`, `pool="mean"` or
@@ -79,6 +82,8 @@ def _check_overrides(family: type[nn.Module], overrides: Mapping[str, Any]) -> N
         choices = _choices(hints[key])
         if choices and value not in choices:
             raise unknown(f"{key}", str(value), [str(choice) for choice in choices])
+        if key == "remat":
+            kept_names(str(value))
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

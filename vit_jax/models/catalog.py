@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The zoo as a table: name, family, sizes, parameter count, preset, paper tables.
 
-Any patch size goes with a ViT or Mixer size ("ViT-B/20"); the rows are the models whose
-count is published or that other code offers. Nothing here is computed but the lookup.
+Any patch size goes with a ViT, Axial-ViT or Mixer size ("ViT-B/20"); the rows are the
+models whose count is published or that papers and other code have. Nothing here is
+computed but the lookup.
 """
 
 import dataclasses
@@ -101,6 +102,12 @@ def _vit(
     return Variant(name, "vit", fields, parameters, source, tables)
 
 
+def _axial(size: str, patch_size: int, parameters: int | None = None) -> Variant:
+    fields = {**VIT_SIZES[size], "patch_size": patch_size}
+    name = f"Axial-ViT-{size}/{patch_size}"
+    return Variant(name, "axial-vit", fields, parameters, preset="axial-vit")
+
+
 def _hybrid(
     resnet: str,
     stages: tuple[int, ...],
@@ -182,6 +189,9 @@ VARIANTS: tuple[Variant, ...] = (
     _vit("G", 14, 1_844_440_680, TIMM),
     _vit("G-opt", 14, 1_664_842_216),
     _vit("e", 14, 3_807_214_312),
+    # Each block attends and has an MLP twice, along rows and along columns.
+    _axial("B", 16, 171_620_584),
+    _axial("B", 32, 173_277_160),
     # The stem alone: its stride of 4, times a patch of 8, is 32 and not 16.
     _hybrid("R", (), "Ti/16", 6_337_704, GOOGLE, patch_size=8),
     _hybrid("R26", RESNET_STAGES[26], "S/32", 36_431_912, GOOGLE),
@@ -242,11 +252,13 @@ def find(name: str) -> Variant:
     """
     if name in _BY_NAME:
         return _BY_NAME[name]
-    match = re.fullmatch(r"(ViT|Mixer)-([\w-]+)/([1-9]\d*)", name)
+    match = re.fullmatch(r"(Axial-ViT|ViT|Mixer)-([\w-]+)/([1-9]\d*)", name)
     if match:
         family, size, patch_size = match[1], match[2], int(match[3])
         if family == "ViT" and size in VIT_SIZES:
             return _vit(size, patch_size)
+        if family == "Axial-ViT" and size in VIT_SIZES:
+            return _axial(size, patch_size)
         if family == "Mixer" and size in MIXER_SIZES:
             return _mixer(size, patch_size)
     raise unknown("model", name, _BY_NAME)

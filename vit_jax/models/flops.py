@@ -13,6 +13,7 @@ from typing import Literal
 
 from flax import linen as nn
 
+from vit_jax.models.axial import AxialViT
 from vit_jax.models.bit import BiT
 from vit_jax.models.hybrid import Hybrid
 from vit_jax.models.layers.patches import Size, pair, patch_grid
@@ -50,6 +51,7 @@ def multiply_adds(
     if isinstance(model, ViT):
         grid = patch_grid(size, model.patch_size)
         stem = _patches(grid, model.patch_size, _CHANNELS, model.width)
+        stem += math.prod(grid) * model.width * model.patch_outputs  # their head
         return stem + _transformer(
             model,
             math.prod(grid),
@@ -69,6 +71,8 @@ def multiply_adds(
     if isinstance(model, BiT):
         _, channels, resnet = _resnet(model, size, resnet_stride)
         return resnet + channels * model.num_classes
+    if isinstance(model, AxialViT):
+        return _axial(model, patch_grid(size, model.patch_size))
     if isinstance(model, Mixer):
         return _mixer(model, patch_grid(size, model.patch_size))
     if isinstance(model, Swin | SwinV2):
@@ -153,6 +157,17 @@ def _resnet(
 
 def _halve(grid: Pair) -> Pair:
     return ceil_divide(grid[0], 2), ceil_divide(grid[1], 2)
+
+
+def _axial(model: AxialViT, grid: Pair) -> int:
+    (h, w), n, d = grid, math.prod(grid), model.width
+    dense = n * (4 * d * d + 2 * d * model.mlp_dim)
+    block = 2 * dense + _attention(h, w, w, d) + _attention(w, h, h, d)
+    total = _patches(grid, model.patch_size, _CHANNELS, d) + model.depth * block
+    features = model.representation_size or d
+    if model.representation_size is not None:
+        total += d * features
+    return total + features * model.num_classes
 
 
 def _mixer(model: Mixer, grid: Pair) -> int:

@@ -171,7 +171,7 @@ class Mixer(nn.Module):
                 name=f"MixerBlock_{i}",
                 **dtypes,
             )
-            x, block_out = rematerialize(step, self.remat)(block, x)
+            x, block_out = rematerialize(step, self.remat, names=("mlp",))(block, x)
             out.update({f"block{i:02d}/{key}": y for key, y in block_out.items()})
         norm = LayerNorm(self.norm_eps, name="pre_head_layer_norm", **dtypes)
         x = out["encoded"] = norm(x)

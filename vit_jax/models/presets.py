@@ -147,6 +147,14 @@ PRESETS: Mapping[str, Preset] = {
         ops="decode|resize({size}, antialias=True)|value_range(-1, 1)",
         position_resize="bicubic",
     ),
+    # The paper tells nothing about it that is not ViT's.
+    "axial-vit": Preset(
+        family="axial-vit",
+        fields={"norm_eps": 1e-6, "gelu": "tanh"},
+        pixels=HALF,
+        ops="decode|resize({size})|value_range(-1, 1)",
+        position_resize="zoom",
+    ),
     # Hybrids of the paper and of AugReg.
     "google-hybrid": Preset(
         family="hybrid",

@@ -27,7 +27,7 @@ from vit_jax.models.layers.mlp import Activation, Gelu, Mlp, activate
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.patches import Size, check_image, pair
 from vit_jax.models.layers.pyramid import Pyramid, check_heads
-from vit_jax.models.layers.remat import Remat
+from vit_jax.models.layers.remat import Remat, named
 from vit_jax.models.layers.stochastic_depth import StochasticDepth, linear_rates
 from vit_jax.models.layers.window_attention import WindowAttention
 from vit_jax.models.layers.windows import Pair, WindowKind
@@ -80,7 +80,7 @@ class SwinBlock(nn.Module):
             name="attn",
             **dtypes,
         )(norm(name="norm1")(x), train=train)
-        out["attention"] = y
+        out["attention"] = y = named(y, "attention")
         x = x + drop_path()(y, train=train)
 
         y = Mlp(

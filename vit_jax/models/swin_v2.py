@@ -26,7 +26,7 @@ from vit_jax.models.layers.mlp import Activation, Gelu, Mlp, activate
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.patches import Size, check_image, pair
 from vit_jax.models.layers.pyramid import Pyramid, check_heads
-from vit_jax.models.layers.remat import Remat
+from vit_jax.models.layers.remat import Remat, named
 from vit_jax.models.layers.stochastic_depth import StochasticDepth, linear_rates
 from vit_jax.models.layers.window_attention import CosineAttention
 from vit_jax.models.layers.windows import Pair, WindowKind
@@ -85,6 +85,7 @@ class SwinV2Block(nn.Module):
             name="attn",
             **dtypes,
         )(x, train=train)
+        y = named(y, "attention")
         out["attention"] = y = norm(scale_init=zeros, name="norm1")(y)
         x = x + drop_path()(y, train=train)
 

@@ -5,18 +5,20 @@ Its sizes are rows of `catalog.py`, its numerics rows of `presets.py`. The right
 the figure, the encoder, is in `layers/encoder.py`.
 """
 
+import math
 from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Int, Num
 
 from vit_jax.errors import UserError
 from vit_jax.models.layers.attend import Form
 from vit_jax.models.layers.block import MlpKind, Outputs
 from vit_jax.models.layers.encoder import Encoder
+from vit_jax.models.layers.masking import replace_patches
 from vit_jax.models.layers.mlp import Activation, Gelu, activate
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
@@ -43,6 +45,7 @@ class ViT(nn.Module):
       mean of what the two heads see with `distillation`.
     - `logits` (b, k) or (b, n, k), float32. With `distillation` they are the mean of
       `logits_class` and `logits_distillation`.
+    - `patch_predictions` (b, n, k), float32, with `patch_outputs`: of every patch.
 
     With `scan` the outputs of blocks are the same, cut out of stacked ones.
 
@@ -67,6 +70,8 @@ class ViT(nn.Module):
       distillation: Whether a second token and head learn from a teacher, as in DeiT
         (Section 4 of arXiv:2012.12877).
       num_registers: Learned tokens that nothing reads (arXiv:2309.16588).
+      patch_outputs: How many numbers a second head, whose weights start at 0, predicts
+        of every patch (Appendix B.1.2 of the paper); 0 has no such head.
       positions: "learned" table, "learned2d" for a table of rows and one of columns,
         fixed "sincos2d"; "rotary2d" or "relative" within the attention; or "none".
       position_injection: Whether positions are added once, or before every layer from
@@ -94,7 +99,8 @@ class ViT(nn.Module):
       scan: Whether the blocks are a loop in the program, which compiles faster; their
         parameters are stacked, see `stacking.py`.
       remat: What the backward pass keeps of a block: everything ("none"), the results
-        of dense layers ("dots"), or its input ("full"); it computes the rest again.
+        of dense layers ("dots"), its input ("full"), or arrays by name as well, such as
+        "names:attention,mlp", see `layers/remat.py`; it computes the rest again.
       head_bias: First value of the head's bias; its kernel starts at 0.
       dtype: Of the computation; softmax, norms and logits are float32 in any case.
       param_dtype: Of the parameters.
@@ -112,6 +118,7 @@ class ViT(nn.Module):
     class_token: bool | None = None
     distillation: bool = False
     num_registers: int = 0
+    patch_outputs: int = 0
     positions: PositionKind = "learned"
     position_injection: Injection = "stem"
     resize_positions: Method | None = None
@@ -141,6 +148,7 @@ class ViT(nn.Module):
         *,
         train: bool = False,
         return_attention: bool = False,
+        patch_source: Int[Array, "b n"] | None = None,
     ) -> tuple[Float[Array, "b *n k"], Outputs]:
         """Returns the logits and the named intermediates of the class docstring.
 
@@ -148,6 +156,8 @@ class ViT(nn.Module):
           image: Pixels in the range that the preset states.
           train: Whether dropout and stochastic depth are on.
           return_attention: Whether `out` holds the attention probabilities too.
+          patch_source: With `patch_outputs`, for each patch the one whose embedding
+            it shows, or -1 for a learned one; None leaves them their own.
 
         Raises:
           UserError: Pixels that are integers, a size that the patch does not divide, a
@@ -162,6 +172,7 @@ class ViT(nn.Module):
         out["stem"] = tokens = nn.Conv(
             self.width, patch, patch, padding="VALID", name="embedding", **dtypes
         )(image)
+        tokens = self._corrupted(tokens, patch_source)
 
         prefix, registers = self._first_tokens()
         x, encoder_out = self._encoder()(
@@ -173,6 +184,15 @@ class ViT(nn.Module):
         )
         out.update(encoder_out)
         out["encoded"] = x
+        if self.patch_outputs:
+            patches = x[:, x.shape[1] - math.prod(tokens.shape[1:3]) :]
+            out["patch_predictions"] = nn.Dense(
+                self.patch_outputs,
+                kernel_init=nn.initializers.zeros,
+                dtype=jnp.float32,
+                param_dtype=self.param_dtype,
+                name="patch_head",
+            )(patches)
 
         x = self._picked(x)
         if self.pool == "map":
@@ -229,6 +249,26 @@ class ViT(nn.Module):
         if self.num_registers:
             registers = token("registers", self.num_registers, normal)
         return jnp.concatenate(prefix, axis=1) if prefix else None, registers
+
+    def _corrupted(self, tokens: Array, patch_source: Array | None) -> Array:
+        """Returns what the patches show, before positions are added."""
+        if not self.patch_outputs:
+            if patch_source is None:
+                return tokens
+            raise UserError(
+                "patch_source is given, but the model predicts no patches; set "
+                "patch_outputs"
+            )
+        if self.pool_norm == "after":
+            raise UserError(
+                "patch_outputs predict from patches that are normalised, but pool_norm "
+                "is 'after'; set pool_norm=\"before\""
+            )
+        init = nn.initializers.normal(0.02)
+        mask = self.param("mask_embedding", init, (self.width,), self.param_dtype)
+        if patch_source is None:
+            return tokens
+        return replace_patches(tokens, mask, patch_source)
 
     def _picked(self, x: Array) -> Array:
         """Returns what the head sees, or the patches where attention pools them."""

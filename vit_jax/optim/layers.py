@@ -16,7 +16,7 @@ _BLOCKS = (
     re.compile(r"block(\d+)/unit(\d+)/.*"),
 )
 _AFTER = re.compile(
-    r"(head|head_dist|pre_logits|pool_norm|MAPHead_0|norm|norm-pre-head|"
+    r"(head|head_dist|patch_head|pre_logits|pool_norm|MAPHead_0|norm|norm-pre-head|"
     r"pre_head_layer_norm|Transformer/encoder_norm)/.*"
 )
 _MERGING = re.compile(r"layers_(\d+)/downsample/.*")

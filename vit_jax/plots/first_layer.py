@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from vit_jax import trees
 from vit_jax.errors import UserError
+from vit_jax.models.axial import AxialViT
 from vit_jax.models.hybrid import Hybrid
 from vit_jax.models.layers.patches import patch_grid
 from vit_jax.models.layers.positions import ADDED, PositionTable
@@ -37,7 +38,7 @@ def positions(
         (table,) = np.asarray(params["absolute_pos_embed"])
         rows, columns, width = table.shape
         return table.reshape(-1, width), (rows, columns)
-    if not isinstance(model, ViT | Hybrid):
+    if not isinstance(model, ViT | Hybrid | AxialViT):
         raise UserError(
             f"this {opened.family} adds no position embeddings to its tokens, so there "
             "are none to compare; take the kind filters"
@@ -57,13 +58,15 @@ def positions(
     return tables[layer], patches(model, opened.image_shape[:2])[0]
 
 
-def _tables(opened: Opened, model: ViT | Hybrid) -> Float[np.ndarray, "l n d"]:
+def _tables(
+    opened: Opened, model: ViT | Hybrid | AxialViT
+) -> Float[np.ndarray, "l n d"]:
     grid, stride = patches(model, opened.image_shape[:2])
     resolution = model.resolution
     params = opened.params.get("Transformer", {}).get("posembed_input", {})
     rows: Any = PositionTable(
         model.positions,
-        model.class_position,
+        getattr(model, "class_position", False),
         copies=next((len(leaf) for leaf in params.values()), 1),
         grid=None if resolution is None else patch_grid(resolution, stride),
         resize=model.resize_positions,

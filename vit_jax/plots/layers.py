@@ -10,7 +10,9 @@ from flax import linen as nn
 from jaxtyping import Float
 
 from vit_jax.errors import UserError
+from vit_jax.models.axial import AxialViT
 from vit_jax.models.hybrid import Hybrid
+from vit_jax.models.layers.axial import AXES, lines_of
 from vit_jax.models.layers.patches import pair, patch_grid
 from vit_jax.models.layers.pyramid import Pyramid
 from vit_jax.models.layers.windows import Windows
@@ -73,16 +75,26 @@ def find_layers(model: nn.Module, size: Pair, before: int) -> tuple[Layer, ...]:
         return tuple(Layer(f"block{i:02d}", grid, stride, before) for i in numbers)
     if isinstance(model, Swin | SwinV2):
         return tuple(_window_layers(model, size))
+    if isinstance(model, AxialViT):
+        return tuple(_axial_layers(model, size))
     raise UserError(
         f"a {type(model).__name__} has no attention to draw; take a ViT, a hybrid or a "
         "Swin, or the kind filters"
     )
 
 
-def patches(model: ViT | Hybrid, size: Pair) -> tuple[Pair, Pair]:
+def patches(model: ViT | Hybrid | AxialViT, size: Pair) -> tuple[Pair, Pair]:
     """Returns the grid of the patches, and the pixels from one to the next."""
     stride = model.stride if isinstance(model, Hybrid) else pair(model.patch_size)
     return patch_grid(size, stride), stride
+
+
+def _axial_layers(model: AxialViT, size: Pair) -> Iterator[Layer]:
+    grid, stride = patches(model, size)
+    for block in range(model.depth):
+        for axis in AXES:
+            name = f"block{block:02d}/{axis}"
+            yield Layer(name, grid, stride, windows=lines_of(grid, axis))
 
 
 def _window_layers(model: Swin | SwinV2, size: Pair) -> Iterator[Layer]:

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from vit_jax.checkpoints.checkpoint import Checkpoint
 from vit_jax.errors import UserError
 from vit_jax.models import build_model, catalog, presets
+from vit_jax.models.axial import AxialViT
 from vit_jax.models.hybrid import Hybrid
 from vit_jax.models.vit import ViT
 from vit_jax.plots import attention
@@ -93,9 +94,9 @@ class Opened:
         layers = self.layers
         if layers[0].windows is not None:
             raise UserError(
-                f"rollout multiplies the matrices of layers that have the same tokens; "
-                f"the maps of a {self.family} shrink from stage to stage. Take the "
-                "kind attention with --layer, or distances"
+                "rollout multiplies the matrices of layers that attend over the whole "
+                f"map; the tokens of a {self.family} attend within windows or lines. "
+                "Take the kind attention with --layer, or distances"
             )
         weights = self.weights(images)
         matrices = [weights[layer.name] for layer in layers]
@@ -224,7 +225,7 @@ def open_checkpoint(checkpoint: Checkpoint, resolution: int | None = None) -> Op
     if resolution is not None and (resolution, resolution) != shape[:2]:
         shape = (resolution, resolution, shape[2])
         ops = preset.evaluation_ops(resolution)
-        if isinstance(build_model(**fields), ViT | Hybrid):
+        if isinstance(build_model(**fields), ViT | Hybrid | AxialViT):
             fields["resize_positions"] = preset.position_resize
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), checkpoint.params)
     return Opened(build_model(**fields), params, shape, ops)

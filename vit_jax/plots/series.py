@@ -20,12 +20,17 @@ class Series(NamedTuple):
       x: Places on the horizontal axis.
       y: The values.
       spread: Half of the 95 % interval of each value; None where it is not known.
+      colour: Number of its colour, which other series may share; -1 is that of the
+        text; None is its place among the series.
+      joined: Whether a line joins the values.
     """
 
     label: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     spread: tuple[float, ...] | None = None
+    colour: int | None = None
+    joined: bool = True
 
 
 class Panel(NamedTuple):
@@ -36,12 +41,14 @@ class Panel(NamedTuple):
       y_label: The same of the vertical axis.
       series: The lines.
       log_x: Whether the horizontal axis is logarithmic.
+      x_names: Names of the places 0, 1, ... where the horizontal axis has no numbers.
     """
 
     x_label: str
     y_label: str
     series: tuple[Series, ...]
     log_x: bool = False
+    x_names: tuple[str, ...] = ()
 
 
 # The axis of a metric by the last part of its name, and the factor to its unit.
@@ -132,10 +139,10 @@ def throughput(paths: Sequence[str]) -> Panel:
     for line in lines:
         name = f"{line.get('model', 'input')} {line.get('dtype', '')}".strip()
         models.setdefault(name, []).append((line[axis], line["images_per_second"]))
-    series = [
-        Series(name, *zip(*sorted(points), strict=True))
-        for name, points in models.items()
-    ]
+    series = []
+    for name, points in models.items():
+        x, y = zip(*sorted(points), strict=True)
+        series.append(Series(name, x, y))
     return Panel(text, "images/s", tuple(series))
 
 
@@ -180,7 +187,8 @@ def few_shot(files: Sequence[str]) -> Panel:
             raise UserError(
                 f"{path} has no number of shots to draw over; evaluate with --shots"
             )
-        series.append(Series(label, *zip(*sorted(points), strict=True)))
+        x, y, spread = zip(*sorted(points), strict=True)
+        series.append(Series(label, x, y, spread))
     return Panel("examples of each class", "top-1 accuracy (%)", tuple(series), True)
 
 
@@ -247,3 +255,16 @@ def nice(value: float) -> str:
         return f"{value:g}"
     digits = max(2 - math.floor(math.log10(abs(value))), 0)
     return f"{value:,.{digits}f}"
+
+
+def short(value: float) -> str:
+    """Returns a number with as few signs as it takes.
+
+    Example:
+      >>> short(9_000_000), short(2500), short(25), short(0.5)
+      ('9M', '2.5k', '25', '0.5')
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"

@@ -25,25 +25,25 @@ WIDTH = 4.2
 FORMATS = ("png", "svg")
 
 # No grey of a page: it is replaced by the colour of the text around the figure.
-_INK = "#3b3b3d"
+INK = "#3b3b3d"
 _SETTINGS: Any = {
-    "axes.edgecolor": _INK,
+    "axes.edgecolor": INK,
     "axes.grid": True,
-    "axes.labelcolor": _INK,
+    "axes.labelcolor": INK,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": 9,
     "font.size": 9,
     "grid.alpha": 0.2,
-    "grid.color": _INK,
+    "grid.color": INK,
     "image.cmap": MAP,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "svg.fonttype": "none",
     "svg.hashsalt": "vit_jax",
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 
 
@@ -121,7 +121,7 @@ def inline_svg(figure: Figure, name: str, title: str) -> str:
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'href="#', f'href="#{name}-', text)
     text = re.sub(r"url\(#", f"url(#{name}-", text)
-    text = text.replace(_INK, "currentColor")
+    text = text.replace(INK, "currentColor")
     text = text.replace(COLOURS[0], f"var(--series, {COLOURS[0]})")
     text = re.sub(r'\b(width|height)="[\d.]+pt"', "", text, count=2)
     return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)

@@ -87,7 +87,7 @@ def open_training(facts: Facts, mesh: Mesh) -> TrainFeed:
         mesh=mesh,
         seed=facts.config.get("seed") or 0,
         num_classes=facts.config["model"].get("num_classes"),
-        targets=loss == "mse",
+        has_classes=loss not in ("mse", "masked_patch"),
     )
 
 
@@ -96,7 +96,9 @@ def training_pictures(train: TrainFeed) -> list[Picture]:
     with contextlib.closing(train.host_batches(0)) as batches:
         batch = next(batches)
     images = np.asarray(batch["image"])[:TRAINING_PICTURES]
-    targets = np.asarray(batch.get("labels", batch.get("label")))
+    targets = batch.get("labels", batch.get("label"))
+    if targets is None:
+        return [Picture(pixels, "", "") for pixels in visible(images, train.ops)]
     names = train.source.class_names
     return [
         Picture(pixels, "", _name_of(target, names))
@@ -204,4 +206,6 @@ def _name_of(target: Any, names: Sequence[str] | None) -> str:
         return ", ".join(_name_of(k, names) for k in np.flatnonzero(target)[:3])
     if np.issubdtype(np.asarray(target).dtype, np.floating):
         return f"{target:.4g}"
+    if target == -1:  # without a label
+        return ""
     return names[int(target)] if names else str(int(target))

@@ -33,12 +33,14 @@ def make_update(  # noqa: PLR0913 - the parts of a step
     but its state and its batch, and a resumed run repeats it exactly.
 
     Args:
-      apply: `(params, image, rngs) -> logits` in training mode.
+      apply: `(params, batch, rngs) -> logits` in training mode, or whatever the loss
+        compares with the batch.
       loss: `(logits, batch) -> ` loss of each example, in float32.
       tx: The optimizer, its schedule included.
       key: Random key of the run.
       average: `(ema, params, step) -> ema` after `step` updates, or None.
-      mix: Changes a batch on the device with a key, such as mixup, or None.
+      mix: Changes a batch on the device with a key, such as mixup or the corruption
+        of patches, or None.
       accumulation_steps: In how many parts, one after another, a batch goes through
         the model. The gradient is that of the whole batch, the memory that of a part;
         a batch that the parts do not divide is filled up with examples of no weight.
@@ -53,11 +55,11 @@ def make_update(  # noqa: PLR0913 - the parts of a step
     def sum_loss(
         params: Any, batch: Batch, weight: jax.Array, rngs: Mapping[str, jax.Array]
     ) -> jax.Array:
-        logits = apply(params, batch["image"], rngs)
+        logits = apply(params, batch, rngs)
         return jnp.sum(loss(logits, batch) * weight)
 
     def mean_loss(params: Any, batch: Batch, rngs: Mapping[str, jax.Array]) -> Any:
-        logits = apply(params, batch["image"], rngs)
+        logits = apply(params, batch, rngs)
         return jnp.mean(loss(logits, batch))
 
     def differentiate(function: Any, params: Any, whole: Any, *args: Any) -> Any:

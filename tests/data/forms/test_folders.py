@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.data.sources import open_source
+from vit_jax.data.sources import check_source, count_classes, open_source
 from vit_jax.errors import UserError
 
 COLOURS = {"a": "red", "b": "green", "c": "blue", "d": "white"}
@@ -201,8 +201,28 @@ def test_places_without_images_are_refused(tmp_path: Path, form: str):
     with pytest.raises(UserError, match="holds no image in a class folder"):
         open_source(dataset(folder, form), "train")
     add_image(folder / "loose.png")
-    with pytest.raises(UserError, match="holds no image in a class folder"):
-        open_source(dataset(folder, form), "train")
+    (folder / "empty").mkdir()
+    with pytest.raises(UserError, match=r"class folder 'empty' .* holds no image"):
+        open_source(f"folder:{folder}", "train")
+
+
+@FORMS
+def test_images_in_no_class_folder_are_all_train_without_labels(
+    tmp_path: Path, form: str
+):
+    folder = tmp_path / "set"
+    for name in ("b.png", "a.jpg", "c.gif"):
+        add_image(folder / name)
+    (folder / "notes.txt").write_text("passed over")
+    source = open_source(dataset(folder, form), "train[:2]")
+    assert relative_names(source, folder) == ["a.jpg", "b.png"]
+    assert source.labels.tolist() == [-1, -1]
+    assert source.class_names is None
+    with pytest.raises(UserError, match=r"has no split 'test'; it has train"):
+        open_source(dataset(folder, form), "test")
+    for check in (count_classes, lambda s: check_source(s, num_classes=3)):
+        with pytest.raises(UserError, match="has no labels; sort its pictures"):
+            check(source)
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):

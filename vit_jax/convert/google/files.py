@@ -166,10 +166,11 @@ def tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
         cannot hold.
     """
     family = catalog.find(checkpoint.model["name"]).family
-    if family in ("swin", "swin-v2"):
+    if family in ("swin", "swin-v2", "axial-vit"):
+        others = "" if family == "axial-vit" else "for timm or Hugging Face, or "
         raise UserError(
-            f"{checkpoint.model['name']} has no form in Google's names; write it for "
-            "timm or Hugging Face, or in our own form"
+            f"{checkpoint.model['name']} has no form in Google's names; write it "
+            f"{others}in our own form"
         )
     model: Any = build_model(**checkpoint.model)
     params = trees.flatten(checkpoint.params)

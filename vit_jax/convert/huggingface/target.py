@@ -54,6 +54,7 @@ _SAME_TABLE = {"dinov2_with_registers": "dinov2", "siglip_vision_model": "siglip
 _NO_LAYOUT = {
     "hybrid": "transformers 5 has no hybrid of ResNet and ViT",
     "mixer": "transformers has no MLP-Mixer",
+    "axial-vit": "transformers has no Axial-ViT",
 }
 _REMEDY = "write another form, such as timm's or our own"
 # What to do where another field or preset would do.

@@ -28,6 +28,13 @@ from vit_jax.models.layers.patches import pair
 # Fields that one number or a pair may say.
 _PAIRS = ("patch_size", "window_size", "resolution")
 
+# Families whose sizes go with any patch size: the first word of names, and the sizes.
+_ANY_PATCH = {
+    "vit": ("ViT", catalog.VIT_SIZES),
+    "axial-vit": ("Axial-ViT", catalog.VIT_SIZES),
+    "mixer": ("Mixer", catalog.MIXER_SIZES),
+}
+
 
 def identify(
     params: Mapping[str, Any],
@@ -132,10 +139,9 @@ def _nearest(
     """
     rows = [row for row in catalog.VARIANTS if row.family == family]
     patch = given.get("patch_size")
-    if family in ("vit", "mixer") and isinstance(patch, int):
-        family_sizes = {"vit": catalog.VIT_SIZES, "mixer": catalog.MIXER_SIZES}[family]
-        prefix = {"vit": "ViT", "mixer": "Mixer"}[family]
-        rows = [catalog.find(f"{prefix}-{name}/{patch}") for name in family_sizes]
+    if family in _ANY_PATCH and isinstance(patch, int):
+        prefix, names = _ANY_PATCH[family]
+        rows = [catalog.find(f"{prefix}-{name}/{patch}") for name in names]
 
     keys = {key for row in rows for key in row.fields} & set(given)
 
@@ -156,7 +162,7 @@ def _nearest(
 
 def _usual_size(row: catalog.Variant, given: Fields) -> int | Pair:
     """Returns the row's side of images, as near as patches divide it."""
-    if row.family != "vit":
+    if row.family not in ("vit", "axial-vit"):
         return row.resolution
     patch = pair(given["patch_size"])
     rows, columns = (max(1, round(row.resolution / side)) * side for side in patch)

@@ -16,6 +16,7 @@ from flax import linen as nn
 
 from vit_jax import trees
 from vit_jax.convert.identify.shapes import Shape
+from vit_jax.models.axial import AxialViT
 from vit_jax.models.bit import BiT
 from vit_jax.models.hybrid import Hybrid
 from vit_jax.models.mixer import Mixer
@@ -50,7 +51,7 @@ def parameter_shapes(
 
 def _shorter(model: nn.Module) -> nn.Module:
     """Returns the model with one block of each form."""
-    if isinstance(model, ViT):
+    if isinstance(model, ViT | AxialViT):
         return model.clone(scan=True)
     if isinstance(model, Hybrid):
         return model.clone(scan=True, stages=_cut(model.stages, 2))
@@ -65,7 +66,9 @@ def _shorter(model: nn.Module) -> nn.Module:
 
 def _repeated(model: nn.Module, name: str, shape: Shape) -> dict[str, Shape]:
     """Returns the parameters for which one of the shorter model stands."""
-    if isinstance(model, ViT | Hybrid) and (match := _SCANNED.fullmatch(name)):
+    if isinstance(model, ViT | Hybrid | AxialViT) and (
+        match := _SCANNED.fullmatch(name)
+    ):
         before, _, after = match.groups()
         return {f"{before}_{i}{after}": shape[1:] for i in range(shape[0])}
     if isinstance(model, Mixer) and (match := _MIXER.fullmatch(name)):

@@ -57,6 +57,7 @@ SIGNS: Mapping[str, str] = {
     "mixer": "MixerBlock_0/token_mixing/Dense_0/kernel",
     "bit": "root_block/conv_root/kernel",
     "hybrid": "conv_root/kernel",
+    "axial-vit": f"{BLOCK}/row/LayerNorm_0/scale",
     "vit": "embedding/kernel",
 }
 
@@ -84,8 +85,12 @@ def describe(
 
 def channels(family: str, shapes: Shapes) -> int:
     """Returns the number of channels of the images."""
-    first = {"swin-v2": SIGNS["swin"], "mixer": "stem/kernel"}.get(family)
-    return shape(shapes, first or SIGNS[family], 4)[2]
+    first = {
+        "swin-v2": SIGNS["swin"],
+        "mixer": "stem/kernel",
+        "axial-vit": SIGNS["vit"],
+    }
+    return shape(shapes, first.get(family, SIGNS[family]), 4)[2]
 
 
 def _vit(
@@ -107,6 +112,29 @@ def _vit(
             True if "cls" in shapes and "cls" not in fields["pool"] else None
         ),
         "position_injection": _injection(shapes, known, fields["depth"]),
+    }
+    return fields, size
+
+
+def _axial(
+    shapes: Shapes, known: Mapping[str, Any], size: Pair | None
+) -> tuple[Fields, Pair | None]:
+    patch = shape(shapes, SIGNS["vit"], 4)[:2]
+    row = f"{BLOCK}/row"
+    query = shape(shapes, f"{row}/MultiHeadDotProductAttention_0/query/kernel", 3)
+    positions, grid = _positions(shapes, known, (patch[0], patch[1]), size)
+    if grid is not None:
+        size = (grid[0] * patch[0], grid[1] * patch[1])
+    fields: Fields = {
+        "patch_size": one_or_pair(patch),
+        "width": query[0],
+        "depth": count_names(
+            shapes, "Transformer/encoderblock_{}/row/LayerNorm_0/scale"
+        ),
+        "num_heads": query[1],
+        "mlp_dim": shape(shapes, f"{row}/MlpBlock_0/Dense_1/kernel", 2)[0],
+        "positions": positions["positions"],
+        "representation_size": shapes.get("pre_logits/bias", (None,))[0],
     }
     return fields, size
 
@@ -257,6 +285,7 @@ _FAMILIES = {
     "vit": _vit,
     "hybrid": _hybrid,
     "bit": _bit,
+    "axial-vit": _axial,
     "mixer": _mixer,
     "swin": swin,
     "swin-v2": swin_v2,

@@ -38,6 +38,10 @@ def tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     family = catalog.find(checkpoint.model["name"]).family
     model: Any = build_model(**checkpoint.model)
     flat: dict[str, np.ndarray] = trees.flatten(checkpoint.params)
+    if family == "axial-vit":
+        raise UserError(
+            f"timm has no {checkpoint.model['name']}; convert to native instead"
+        )
     refuse(model, flat)
     table = family
     if family == "hybrid" and not model.stages:

@@ -3,7 +3,8 @@
 
 Layouts: `DIR/SPLIT/CLASS/IMAGE`, or `DIR/CLASS/IMAGE`, which is all `train`. The first
 holds when a folder named train, test or like a validation split (val, valid,
-validation, dev) has folders and no images of its own. What counts:
+validation, dev) has folders and no images of its own. A folder that holds images and no
+folder, `DIR/IMAGE`, is all `train` without labels: each is -1. What counts:
 
 - Images are files with an extension of `EXTENSIONS`, in any case, also in folders
   within a class. All other files are passed over.
@@ -53,7 +54,7 @@ class Listing:
     paths: Texts
     labels: np.ndarray
     splits: dict[str, tuple[int, int]]
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...] | None
 
     def collection(self, table: Table) -> Collection:
         """Returns the collection of these images, stored in `table`."""
@@ -66,6 +67,9 @@ def list_examples(tree: Tree, request: Request) -> Listing:
     Raises:
       UserError: See `open_folder`.
     """
+    folders, images = tree.list("")
+    if images and not folders:
+        return _unlabelled(tree, images, request)
     split_folders = _split_folders(tree)
     names = _class_names(tree, split_folders, request)
     ids = class_ids(names)
@@ -91,6 +95,15 @@ def list_examples(tree: Tree, request: Request) -> Listing:
             )
         splits[asked] = (start, len(paths))
     return Listing(paths, np.concatenate(labels), splits, names)
+
+
+def _unlabelled(tree: Tree, images: list[str], request: Request) -> Listing:
+    """Lists images that lie in no folder of a class."""
+    count = len(images)
+    asked = request.find_splits(["train"], tree.name)
+    splits = {split: (0, count) for split in asked}
+    paths = Texts(sorted(images, key=os.fsencode))
+    return Listing(paths, np.full(count, -1, np.int32), splits, None)
 
 
 def _split_folders(tree: Tree) -> dict[str, str]:
