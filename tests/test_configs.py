@@ -81,6 +81,14 @@ def test_every_config_file_is_tested():
     assert sorted({**MODES, **FROM_CHECKPOINT}) == FILES
 
 
+def test_every_config_file_is_listed():
+    page = (CONFIGS / "README.md").read_text()
+    listed = set()
+    for begin, choices, end in re.findall(r"`(\w*)(\{[\w,]+\})?(\w*)\.py`", page):
+        listed |= {begin + each + end for each in choices.strip("{}").split(",")}
+    assert sorted(listed) == FILES
+
+
 @pytest.mark.parametrize(
     ("name", "arg"), [(name, arg) for name, args in MODES.items() for arg in args]
 )

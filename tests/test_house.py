@@ -56,6 +56,7 @@ def test_changelog_has_its_headings():
 DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
+    "configs/README.md",
     "launch/README.md",
     "benchmarks/README.md",
     "vit_jax/data/README.md",

@@ -4,6 +4,7 @@
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.data.test_pipeline import numbered
 from vit_jax.data.pipeline import eval_batches, train_batches
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UserError
+
+THREADS = Path("/proc/self/task")
 
 
 @pytest.fixture
@@ -75,3 +78,16 @@ def test_a_program_ends_though_a_stream_is_open():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stdout) == (0, "(2, 4, 4, 3)\n"), done.stderr
+
+
+@pytest.mark.skipif(not THREADS.exists(), reason="counts threads as Linux tells them")
+def test_passes_that_have_ended_keep_no_threads():
+    def go_through() -> Iterator[dict]:
+        batches = eval_batches(numbered(10), batch_size=2, ops="decode")
+        assert sum(1 for _ in batches) == 5
+        return batches
+
+    kept = [go_through() for _ in range(3)]
+    before = len(list(THREADS.iterdir()))
+    kept += [go_through() for _ in range(10)]
+    assert len(list(THREADS.iterdir())) < before + 10

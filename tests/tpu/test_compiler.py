@@ -5,6 +5,8 @@ import functools
 import importlib.util
 import json
 import os
+import pathlib
+import re
 import subprocess
 import sys
 from typing import Any
@@ -118,6 +120,29 @@ def test_what_a_loop_moves_counts_as_often_as_it_runs():
 
     # A loop keeps what its backward pass needs in stacks: it moves more.
     assert 1 < two_more("--set=scan=True") / two_more() < 3
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize(
+    ("form", "resolution", "expected"),
+    [
+        ("flash", 224, {"splash_mha_fwd", "splash_mha_dkv"}),
+        ("auto", 512, {"splash_mha_fwd", "splash_mha_dkv"}),  # 1,025 tokens
+        ("auto", 224, set()),  # 197 tokens
+    ],
+)
+def test_a_program_for_v4_has_the_kernel_where_it_is_asked_for_or_pays(
+    tmp_path: pathlib.Path, form: str, resolution: int, expected: set[str]
+):
+    file = tmp_path / "program.txt"
+    measure(
+        *("--topology=v4:2x2x1", "--images_per_core=2", f"--resolution={resolution}"),
+        *("--set=depth=1", f"--set=attention={form}", f"--program={file}"),
+    )
+    called = re.findall(r"(\w+)[.\d]* = .*\"tpu_custom_call\"", file.read_text())
+    found = {re.sub("_(segmented|residuals|no_residuals).*", "", n) for n in called}
+    assert found == expected
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def describe() -> str:
     """Returns the cores, their kind, the memory and the system of this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return (
-        f"{len(os.sched_getaffinity(0))} cores of {_processor()}, "
+        f"{os.cpu_count()} cores of {_processor()}, "
         f"{memory / 2**30:.0f} GiB of memory, {platform.system()} {platform.machine()}"
     )
 

@@ -11,6 +11,7 @@ starts again at the batch that failed, with the row that `order` puts in its pla
 
 import atexit
 import dataclasses
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,6 +87,9 @@ class Batches(Iterator[Batch]):
                 raise StopIteration
             try:
                 batch = next(self._iterator)
+            except StopIteration:
+                self.close()
+                raise
             except tf.errors.OpError as err:
                 broken = self._find_broken()
                 if not (self._skip_errors and broken):
@@ -175,12 +179,15 @@ def _build_dataset(
     # Traced as they are: AutoGraph would wrap the errors of ops in its own.
     read = tf.autograph.experimental.do_not_convert(read)
     run_ops = tf.autograph.experimental.do_not_convert(preprocess)
-    parallel = threads.num_parallel or tf.data.AUTOTUNE
+    parallel = threads.num_parallel or os.cpu_count() or 1
     dataset = tf.data.Dataset.range(count).map(read).prefetch(1).unbatch()
     dataset = dataset.map(run_ops, num_parallel_calls=parallel, deterministic=True)
     dataset = dataset.batch(plan.local_size, drop_remainder=True)
     options = tf.data.Options()
     options.deterministic = True
+    # What it tunes is given here, and an iterator that is closed waits for its thread,
+    # which sleeps for up to a minute.
+    options.autotune.enabled = False
     options.threading.max_intra_op_parallelism = 1
     if threads.num_parallel:
         options.threading.private_threadpool_size = threads.num_parallel

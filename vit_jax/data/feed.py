@@ -120,7 +120,7 @@ def open_train(  # noqa: PLR0913 - the arguments are a section of the config
         one example, augmented anew. An epoch remains as many images, of fewer examples.
       data_dir: Where prepared TensorFlow Datasets lie.
       prefetch: Batches kept ready in the host's memory.
-      num_parallel: Images preprocessed at a time; None leaves it to tf.data.
+      num_parallel: Images preprocessed at a time; None for as many as there are cores.
       skip_errors: Whether other images stand in for broken ones, which the log names
         and counts; else a broken image ends the run.
 
