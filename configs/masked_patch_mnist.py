@@ -32,7 +32,7 @@ def get_config(arg: str = "") -> ConfigDict:
     )
     config = ConfigDict()
     config.seed = 0
-    config.total_steps = 1000 if args.finetune else 6000
+    config.total_steps = 1000 if args.finetune else 4000
 
     config.data = ConfigDict()
     config.data.dataset = "bundled:mnist"
@@ -43,7 +43,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.data.ops = "decode|random_crop(28, padding=2)|value_range(-1, 1)"
 
     config.model = ConfigDict()
-    config.model.name = "ViT-Ti/4"  # 7 x 7 patches of 4 x 4 pixels,
+    config.model.name = "ViT-Ti/7"  # 4 x 4 patches of 7 x 7 pixels,
     config.model.width = 64  # a third as wide
     config.model.depth = 4  # and a third as deep as ViT-Ti.
     config.model.num_heads = 2

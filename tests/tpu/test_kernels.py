@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is counted of kernels against arithmetic and models/flops.py."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -69,8 +71,8 @@ def test_a_kernel_reads_and_writes_its_arrays_once():
 
 
 def test_a_model_counts_what_its_sizes_say_and_the_filling_besides():
-    fields = {"width": 128, "depth": 2, "num_heads": 2, "mlp_dim": 256}
-    model = build_model("ViT-Ti/16", num_classes=5, attention="flash", **fields)
+    sizes: dict[str, Any] = {"width": 128, "depth": 2, "num_heads": 2, "mlp_dim": 256}
+    model = build_model("ViT-Ti/16", num_classes=5, attention="flash", **sizes)
     image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
     params = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
     traced = jax.make_jaxpr(lambda p, x: model.apply({"params": p}, x)[0])(

@@ -116,6 +116,19 @@ def test_a_loop_whose_turns_are_not_known_counts_once():
     assert program.parse(text).collectives()["all-reduce"][0] == 1
 
 
+def test_lines_that_a_kernel_brings_along_do_not_end_the_program():
+    """Its metadata are printed as they are, in several lines."""
+    kernel = """  %mha.1 = f32[8,128]{1,0:T(8,128)} custom-call(%p0), custom_call_target="tpu_custom_call", metadata={
+"xprof_metadata":"{\\"block_q\\": 128}"
+}}, backend_config={"custom_call_config":{}}
+"""  # noqa: E501 - lines as the compiler prints them
+    text = LOOP.replace("  %start =", kernel + "  %start =")
+    found = program.parse(text)
+    assert found.collectives() == {"all-reduce": (3, 3 * TILE)}
+    more = found.hbm_bytes() - program.parse(LOOP).hbm_bytes()
+    assert more == 2 * TILE  # what goes into the kernel and comes out
+
+
 def test_an_update_in_place_moves_the_update_alone():
     text = """ENTRY %main (p: f32[3,8,128], q: f32[1,8,128]) -> f32[3,8,128] {
   %p = f32[3,8,128]{2,1,0:T(8,128)} parameter(0)

@@ -27,9 +27,9 @@ class Chip(NamedTuple):
       memory: Bytes of its HBM.
       memory_bandwidth: Bytes a second between the chip and its HBM.
       network_bandwidth: Bytes a second that all its links send together.
-      vector: Numbers a second that its vector units of 1,024 lanes compute: one
-        operation a cycle, and two from v6e on, which is about what the compiler's
-        schedules of attention reach (see the table in `models/README.md`).
+      vector: Numbers a second that its vector units of 1,024 lanes compute, taken as
+        one operation a cycle, and two from v6e on. That is rough: an exponential is
+        several, and the units can start several at a time.
     """
 
     name: str

@@ -177,7 +177,8 @@ def parse(text: str) -> Program:
         if header:
             current = computations.setdefault(header[2], [])
             entry = header[2] if header[1] else entry
-        elif line.startswith("}"):
+        elif line.startswith("}") and not line.startswith("}}"):
+            # Two brackets end what a kernel's author wrote, in lines of its own.
             current = None
         elif current is not None:
             match = _INSTRUCTION.match(line.strip())

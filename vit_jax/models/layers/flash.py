@@ -67,7 +67,7 @@ def flash(
 def pays(query: Float[Array, "b q m e"], key: Float[Array, "b n m e"]) -> bool:
     """Returns whether the kernel costs less than `compact`, on the arrays' devices.
 
-    It is so by the compiler's schedules for long sequences, see the table in
+    It is so for long sequences by the compiler's schedules for v4, see
     `models/README.md`. Arrays that lie on no mesh tell no devices.
     """
     mesh, tokens = _mesh(query), key.shape[1]
