@@ -589,7 +589,7 @@ def test_data_that_is_not_here_is_planned_without_its_size(
 # --- Real cells.
 
 FLAGS = (
-    "--cells=ViT_small/55k-quarter/*",
+    "--cells=ViT_small/55k-short/*",
     "--config.study.seeds=(0,1)",
     "--config.data.batch_size=16",
     "--config.checkpoint_steps=20",
@@ -618,7 +618,7 @@ def launch(workdir: pathlib.Path) -> subprocess.Popen:
 @pytest.mark.slow
 def test_a_killed_study_of_real_cells_goes_on(workdir: pathlib.Path):
     first, second = (
-        workdir / "ViT_small" / "55k-quarter" / f"seed_{seed}" for seed in (0, 1)
+        workdir / "ViT_small" / "55k-short" / f"seed_{seed}" for seed in (0, 1)
     )
 
     def steps(run: pathlib.Path) -> list[int]:
@@ -643,7 +643,7 @@ def test_a_killed_study_of_real_cells_goes_on(workdir: pathlib.Path):
     kept = json.loads((workdir / "study.json").read_text())
     values = {cell["name"]: cell["values"] for cell in kept["cells"]}
     for seed in (0, 1):
-        name = f"ViT_small/55k-quarter/seed_{seed}"
+        name = f"ViT_small/55k-short/seed_{seed}"
         assert values[name].keys() == {"test/top1", "fewshot/5shot/top1"}
 
 
