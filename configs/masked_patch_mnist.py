@@ -14,7 +14,8 @@ Command:
   training pictures instead of the test set; target=mean_colour, small_colours or
   pixels; `smoke` for two tiny steps.
 
-Expected: see the table in README.md.
+Expected, test top-1 of seeds 0, 1 and 2 after fine-tuning: 94.49, 93.07 and 94.25 %,
+  mean 93.94; from scratch 89.36, 88.80 and 91.99 %, mean 90.05.
 """
 
 from ml_collections import ConfigDict
