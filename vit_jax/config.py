@@ -121,6 +121,8 @@ def smoke(config: ConfigDict, resolution: int, /, **sizes: Any) -> ConfigDict:
     config.data.batch_size = 8
     for evaluator in config.evaluators.values():
         evaluator.update(dataset=dataset, split="test")
+        if "train_split" in evaluator:
+            evaluator.train_split = "train"
     tiny = {"width": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64}
     config.model.update(sizes or tiny)
     config.model.num_classes = min(config.model.num_classes, 10)
