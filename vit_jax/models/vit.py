@@ -94,8 +94,9 @@ class ViT(nn.Module):
       layer_scale: First value of learned factors of the branches; None has none.
       qk_norm: Whether queries and keys are layer-normalised.
       attention: "plain"; "compact", with products of queries and keys rounded to
-        `dtype`, which TPUs move at half the cost; "fused" takes cuDNN's kernel on GPUs;
-        "auto" is compact on TPUs and else plain.
+        `dtype`, which TPUs move at half the cost; "fused" takes cuDNN's kernel on GPUs,
+        "flash" that for TPUs from v4 on; "auto" is flash on these for long sequences,
+        else compact on TPUs, and plain elsewhere. See `layers/attention.py`.
       scan: Whether the blocks are a loop in the program, which compiles faster; their
         parameters are stacked, see `stacking.py`.
       remat: What the backward pass keeps of a block: everything ("none"), the results
