@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Num
 from vit_jax.models.layers.attend import Form
 from vit_jax.models.layers.axial import AxialEncoder, AxialPositions, AxisBlock
 from vit_jax.models.layers.block import Outputs
+from vit_jax.models.layers.head import classify
 from vit_jax.models.layers.mlp import Activation, Gelu, activate
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
 from vit_jax.models.layers.remat import Remat
@@ -141,7 +142,9 @@ class AxialViT(nn.Module):
             x = nn.Dense(self.representation_size, name="pre_logits", **dtypes)(x)
             x = activate(x, self.representation_activation, self.gelu)
         out["pre_logits"] = x
-        out["logits"] = logits = self._head(x)
+        out["logits"] = logits = classify(
+            x, self.num_classes, bias=self.head_bias, param_dtype=self.param_dtype
+        )
         return logits, out
 
     def _encoder(self) -> AxialEncoder:
@@ -176,15 +179,3 @@ class AxialViT(nn.Module):
             param_dtype=self.param_dtype,
             name="Transformer",
         )
-
-    def _head(self, x: Array) -> Array:
-        if not self.num_classes:
-            return x.astype(jnp.float32)
-        return nn.Dense(
-            self.num_classes,
-            kernel_init=nn.initializers.zeros,
-            bias_init=nn.initializers.constant(self.head_bias),
-            dtype=jnp.float32,
-            param_dtype=self.param_dtype,
-            name="head",
-        )(x)

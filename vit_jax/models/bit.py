@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Num
 
 from vit_jax.errors import UserError
 from vit_jax.models.layers.encoder import Outputs
+from vit_jax.models.layers.head import classify
 from vit_jax.models.layers.patches import check_image
 from vit_jax.models.layers.std_conv import EpsForm, GroupNorm, StdConv
 from vit_jax.models.layers.stochastic_depth import StochasticDepth, linear_rates
@@ -201,15 +202,7 @@ class BiT(nn.Module):
         x = out["normed"] = nn.relu(norm(name="norm-pre-head")(x))
         x = out["pre_logits"] = jnp.mean(x, axis=(1, 2))
 
-        if not self.num_classes:
-            out["logits"] = logits = x.astype(jnp.float32)
-            return logits, out
-        out["logits"] = logits = nn.Dense(
-            self.num_classes,
-            kernel_init=nn.initializers.zeros,
-            bias_init=nn.initializers.constant(self.head_bias),
-            dtype=jnp.float32,
-            param_dtype=self.param_dtype,
-            name="head",
-        )(x)
+        out["logits"] = logits = classify(
+            x, self.num_classes, bias=self.head_bias, param_dtype=self.param_dtype
+        )
         return logits, out

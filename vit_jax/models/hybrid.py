@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Num
 
 from vit_jax.models.layers.attend import Form
 from vit_jax.models.layers.encoder import Encoder, Outputs
+from vit_jax.models.layers.head import classify
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
 from vit_jax.models.layers.pooling import MapHead, Pool
@@ -215,7 +216,9 @@ class Hybrid(nn.Module):
             x = jnp.tanh(x)
         out["pre_logits"] = x
 
-        out["logits"] = logits = self._head(x)
+        out["logits"] = logits = classify(
+            x, self.num_classes, bias=self.head_bias, param_dtype=self.param_dtype
+        )
         return logits, out
 
     def _resnet(self, image: Array | np.ndarray) -> tuple[Array, Outputs]:
@@ -267,15 +270,3 @@ class Hybrid(nn.Module):
             param_dtype=self.param_dtype,
             name="Transformer",
         )
-
-    def _head(self, x: Array) -> Array:
-        if not self.num_classes:
-            return x.astype(jnp.float32)
-        return nn.Dense(
-            self.num_classes,
-            kernel_init=nn.initializers.zeros,
-            bias_init=nn.initializers.constant(self.head_bias),
-            dtype=jnp.float32,
-            param_dtype=self.param_dtype,
-            name="head",
-        )(x)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Num
 
 from vit_jax.errors import UserError
 from vit_jax.models.layers.encoder import Outputs
+from vit_jax.models.layers.head import classify
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.patches import Size, check_image, pair, patch_grid
@@ -177,17 +178,9 @@ class Mixer(nn.Module):
         x = out["encoded"] = norm(x)
         x = out["pre_logits"] = jnp.mean(x, axis=1)
 
-        if not self.num_classes:
-            out["logits"] = logits = x.astype(jnp.float32)
-            return logits, out
-        out["logits"] = logits = nn.Dense(
-            self.num_classes,
-            kernel_init=nn.initializers.zeros,
-            bias_init=nn.initializers.constant(self.head_bias),
-            dtype=jnp.float32,
-            param_dtype=self.param_dtype,
-            name="head",
-        )(x)
+        out["logits"] = logits = classify(
+            x, self.num_classes, bias=self.head_bias, param_dtype=self.param_dtype
+        )
         return logits, out
 
     def _check_grid(self, grid: tuple[int, int]) -> None:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Num
 
 from vit_jax.errors import UserError
 from vit_jax.models.layers.encoder import Outputs
+from vit_jax.models.layers.head import classify
 from vit_jax.models.layers.hierarchy import (
     KERNEL_INIT,
     PatchEmbedding,
@@ -251,7 +252,13 @@ class Swin(nn.Module):
             x = nn.Dense(self.representation_size, name="pre_logits", **dtypes)(x)
             x = activate(x, self.representation_activation, self.gelu)
         out["pre_logits"] = x
-        out["logits"] = logits = self._head(x)
+        out["logits"] = logits = classify(
+            x,
+            self.num_classes,
+            bias=self.head_bias,
+            kernel_init=KERNEL_INIT,
+            param_dtype=self.param_dtype,
+        )
         return logits, out
 
     def _positions(self, grid: Pair, x: Array) -> Array:
@@ -265,15 +272,3 @@ class Swin(nn.Module):
             "absolute_pos_embed", KERNEL_INIT, (1, *x.shape[1:]), self.param_dtype
         )
         return table.astype(x.dtype)
-
-    def _head(self, x: Array) -> Array:
-        if not self.num_classes:
-            return x.astype(jnp.float32)
-        return nn.Dense(
-            self.num_classes,
-            kernel_init=KERNEL_INIT,
-            dtype=jnp.float32,
-            param_dtype=self.param_dtype,
-            bias_init=nn.initializers.constant(self.head_bias),
-            name="head",
-        )(x)

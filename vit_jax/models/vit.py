@@ -18,6 +18,7 @@ from vit_jax.errors import UserError
 from vit_jax.models.layers.attend import Form
 from vit_jax.models.layers.block import MlpKind, Outputs
 from vit_jax.models.layers.encoder import Encoder
+from vit_jax.models.layers.head import classify
 from vit_jax.models.layers.masking import replace_patches
 from vit_jax.models.layers.mlp import Activation, Gelu, activate
 from vit_jax.models.layers.norms import LayerNorm
@@ -314,12 +315,11 @@ class ViT(nn.Module):
             name="Transformer",
         )
 
-    def _head(self, x: Array, name: str) -> Array:
-        return nn.Dense(
+    def _head(self, x: Array, name: str = "head") -> Array:
+        return classify(
+            x,
             self.num_classes,
-            kernel_init=nn.initializers.zeros,
-            bias_init=nn.initializers.constant(self.head_bias),
-            dtype=jnp.float32,
+            bias=self.head_bias,
             param_dtype=self.param_dtype,
             name=name,
-        )(x)
+        )
