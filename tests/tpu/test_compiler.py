@@ -79,14 +79,20 @@ def measure(*arguments: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.tpu
 @pytest.mark.parametrize("fields", [["depth=1"], ["depth=4", "scan=True"]])
-def test_a_step_compiles_for_a_slice_and_its_products_are_counted(fields: list[str]):
-    found = measure(*(f"--set={field}" for field in fields))
+@pytest.mark.parametrize("form", ["plain", "short"])
+def test_a_step_compiles_for_a_slice_and_its_products_are_counted(
+    fields: list[str], form: str
+):
+    found = measure(*(f"--set={field}" for field in (*fields, f"attention={form}")))
     assert found["cores"] == 8
     # Three times the forward pass, but for the gradient of the images.
     stem = 196 * 16 * 16 * 3 * 192
-    assert found["multiply_adds_per_image"] == (
-        3 * found["forward_multiply_adds"] - stem
-    )
+    expected = 3 * found["forward_multiply_adds"] - stem
+    if form == "short":
+        # Seven products of all three heads' 192 lanes instead of six of a head's 64.
+        depth = int(fields[0].removeprefix("depth="))
+        expected += depth * 3 * 197**2 * (7 * 192 - 6 * 64)
+    assert found["multiply_adds_per_image"] == expected
 
 
 @pytest.mark.slow
@@ -125,20 +131,28 @@ def test_what_a_loop_moves_counts_as_often_as_it_runs():
 @pytest.mark.slow
 @pytest.mark.tpu
 @pytest.mark.parametrize(
-    ("form", "resolution", "expected"),
+    ("topology", "form", "resolution", "expected"),
     [
-        ("flash", 224, {"splash_mha_fwd", "splash_mha_dkv"}),
-        ("auto", 512, {"splash_mha_fwd", "splash_mha_dkv"}),  # 1,025 tokens
-        ("auto", 224, set()),  # 197 tokens
+        ("v4:2x2x1", "flash", 224, {"splash_mha_fwd", "splash_mha_dkv"}),  # 197 tokens
+        ("v4:2x2x1", "auto", 1024, {"splash_mha_fwd", "splash_mha_dkv"}),  # 4,097
+        ("v4:2x2x1", "auto", 512, {"short_forward", "short_backward"}),  # 1,025
+        ("v4:2x2x1", "auto", 224, {"short_forward", "short_backward"}),
+        ("v3:2x2", "auto", 224, {"short_forward", "short_backward"}),
+        ("v3:2x2", "plain", 224, set()),
     ],
 )
-def test_a_program_for_v4_has_the_kernel_where_it_is_asked_for_or_pays(
-    tmp_path: pathlib.Path, form: str, resolution: int, expected: set[str]
+def test_a_program_has_the_kernel_that_is_asked_for_or_pays(
+    tmp_path: pathlib.Path,
+    topology: str,
+    form: str,
+    resolution: int,
+    expected: set[str],
 ):
     file = tmp_path / "program.txt"
     measure(
-        *("--topology=v4:2x2x1", "--images_per_core=2", f"--resolution={resolution}"),
-        *("--set=depth=1", f"--set=attention={form}", f"--program={file}"),
+        *(f"--topology={topology}", "--images_per_core=2"),
+        *(f"--resolution={resolution}", "--set=depth=1"),
+        *(f"--set=attention={form}", f"--program={file}"),
     )
     called = re.findall(r"(\w+)[.\d]* = .*\"tpu_custom_call\"", file.read_text())
     found = {re.sub("_(segmented|residuals|no_residuals).*", "", n) for n in called}
@@ -157,3 +171,53 @@ def test_a_slice_that_does_not_exist_is_refused():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert "there is no TPU slice 'v3:3x5x7'" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize("topology", ["v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:2x2"])
+def test_the_short_kernel_compiles_wherever_it_says_that_it_takes_the_arrays(
+    topology: str,
+):
+    """Widths and heads of the catalogue, and tokens of images of 224 to 592 pixels."""
+    pytest.importorskip("libtpu")
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPILE_SHORT, topology],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    taken = [tuple(pair) for pair in json.loads(done.stdout)]
+    assert {(n, 64) for n in (50, 197, 257, 577, 1025, 1370)} <= set(taken)
+    assert {(197, 80), (257, 80), (257, 104)} <= set(taken)
+
+
+_COMPILE_SHORT = """
+import json, sys
+from vit_jax.tpu import compiler
+compiler.set_up()
+slice_ = compiler.open_slice(sys.argv[1])
+import jax, jax.numpy as jnp
+from vit_jax import sharding
+from vit_jax.models.layers.short import short, takes
+place = sharding.batch_sharding(sharding.make_mesh(devices=slice_.devices))
+widths = [(192, 64), (768, 64), (1024, 64), (1280, 80), (1152, 72), (1664, 104)]
+taken = []
+for tokens in (50, 197, 257, 577, 785, 1025, 1370):
+    for d, width in widths:
+        shape = len(slice_.devices), tokens, d
+        x = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=place)
+        told = []
+        def run(*arrays):
+            told.append(takes(*arrays[:2], d // width))
+            if not told[-1]:
+                return arrays
+            y, pull = jax.vjp(lambda *a: short(*a, heads=d // width), *arrays[:3])
+            return pull(y + arrays[3])
+        lowered = jax.jit(run).trace(x, x, x, x).lower()
+        if told[-1]:
+            lowered.compile()
+            taken.append((tokens, width))
+print(json.dumps(taken))
+"""

@@ -60,7 +60,7 @@ def test_computing_again_counts_again():
 @pytest.mark.parametrize("scan", [False, True])
 def test_a_forward_pass_counts_as_the_sizes_say(scan):
     fields = {"width": 16, "depth": 3, "num_heads": 2, "mlp_dim": 32, "scan": scan}
-    model = build_model("ViT-Ti/4", num_classes=5, **fields)
+    model = build_model("ViT-Ti/4", num_classes=5, attention="plain", **fields)
     image = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
     params = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
     traced = jax.make_jaxpr(lambda p, x: model.apply({"params": p}, x)[0])(
@@ -80,7 +80,7 @@ def test_of_branches_for_platforms_that_for_tpus_counts():
 
 def test_a_training_step_costs_three_forward_passes_but_for_the_pixels():
     fields = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
-    model = build_model("ViT-Ti/4", num_classes=5, **fields)
+    model = build_model("ViT-Ti/4", num_classes=5, attention="plain", **fields)
     image = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
     params = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
 

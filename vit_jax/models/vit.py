@@ -94,10 +94,10 @@ class ViT(nn.Module):
       mlp: "mlp" or DINOv2's gated "swiglu", whose `mlp_dim` is half its first layer.
       layer_scale: First value of learned factors of the branches; None has none.
       qk_norm: Whether queries and keys are layer-normalised.
-      attention: "plain"; "compact", with products of queries and keys rounded to
-        `dtype`, which TPUs move at half the cost; "fused" takes cuDNN's kernel on GPUs,
-        "flash" that for TPUs from v4 on; "auto" is flash on these for long sequences,
-        else compact on TPUs, and plain elsewhere. See `layers/attention.py`.
+      attention: How softmax(q k^T) v is computed: "plain"; "short", by a kernel that
+        keeps its products in the fast memory of a TPU; "flash", by one for TPUs from v4
+        on; "fused", by cuDNN's on GPUs; "auto" takes the kernel that is made for the
+        TPU and the sequence, and is plain elsewhere. See `layers/attend.py`.
       scan: Whether the blocks are a loop in the program, which compiles faster; their
         parameters are stacked, see `stacking.py`.
       remat: What the backward pass keeps of a block: everything ("none"), the results

@@ -68,12 +68,14 @@ def measure(traced: Any, compiled: Any, core: Chip, cores: int, seconds: float) 
     # few per cent of its, tell by how much that is too little.
     bytes_factor = program.hbm_bytes() / max(program.hbm_bytes(loops=False), 1)
     time_factor = program.cycles() / max(program.cycles(loops=False), 1)
+    kernels = list(find_kernels(traced.jaxpr))
     hbm_bytes = round(sums["bytes accessed"] * bytes_factor)
+    hbm_bytes += sum(kernel.uncounted_bytes for kernel in kernels)
     collectives = program.collectives()
     # It counts what it does not know, such as this, which moves nothing, as -1 second.
     unknown = compiled.as_text().count('custom_call_target="ConcatBitcast"')
     optimal = sums.get("optimal_seconds", 0.0) + unknown
-    kernels = sum(k.uncounted_seconds(core) for k in find_kernels(traced.jaxpr))
+    uncounted = sum(kernel.uncounted_seconds(core) for kernel in kernels)
     return Cost(
         argument_bytes=memory.argument_size_in_bytes,
         temp_bytes=memory.temp_size_in_bytes,
@@ -82,7 +84,7 @@ def measure(traced: Any, compiled: Any, core: Chip, cores: int, seconds: float) 
         hbm_bytes=hbm_bytes,
         collectives=collectives,
         compiler_seconds=(
-            optimal * max(time_factor, 1.0) + kernels if optimal > 0 else None
+            optimal * max(time_factor, 1.0) + uncounted if optimal > 0 else None
         ),
         roofline=roofline(
             core,

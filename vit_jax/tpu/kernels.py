@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time in kernels that are written by hand, which the compiler's sums leave out.
 
-To the compiler a kernel is a call: it counts the arrays that go in and out, and nothing
-of what is computed between unless the author tells. The traced program holds it all.
+To the compiler a kernel is a call that costs what its author estimates: bytes and
+products, of which it takes the longer, and nothing if there is no estimate. The traced
+program holds it all.
 """
 
 import math
@@ -27,17 +28,30 @@ class Kernel(NamedTuple):
       flops: Of its products, two for a multiply-add.
       vector_ops: Numbers that it computes one by one: sums, exponentials, comparisons.
       bytes: Of the arrays that go in and out; a part that it reads twice counts once.
+      told_flops: Of its products, as its author tells the compiler beside its bytes;
+        None tells nothing.
     """
 
     name: str
     flops: int
     vector_ops: int
     bytes: int
+    told_flops: int | None = None
 
     def uncounted_seconds(self, core: Chip) -> float:
-        """Returns how much longer it computes than its arrays take to come and go."""
-        compute = max(self.flops / core.flops, self.vector_ops / core.vector)
-        return max(compute - self.bytes / core.memory_bandwidth, 0.0)
+        """Returns how much longer it takes than the compiler counts."""
+        arrays = self.bytes / core.memory_bandwidth
+        products = self.flops / core.flops
+        longest = max(arrays, products, self.vector_ops / core.vector)
+        counted = 0.0
+        if self.told_flops is not None:
+            counted = max(arrays, self.told_flops / core.flops)
+        return max(longest - counted, 0.0)
+
+    @property
+    def uncounted_bytes(self) -> int:
+        """How many bytes the compiler does not count."""
+        return self.bytes if self.told_flops is None else 0
 
 
 def find_kernels(jaxpr: Any, turns: int = 1) -> Iterator[Kernel]:
@@ -51,12 +65,14 @@ def find_kernels(jaxpr: Any, turns: int = 1) -> Iterator[Kernel]:
         name, params = equation.primitive.name, equation.params
         if name == "pallas_call":
             arrays = [v.aval for v in (*equation.invars, *equation.outvars)]
+            told = params["cost_estimate"]
             steps = turns * math.prod(params["grid_mapping"].grid)
             yield Kernel(
                 params["name"] or "kernel",
                 steps * 2 * multiply_adds(params["jaxpr"]),
                 steps * _vector_ops(params["jaxpr"]),
                 turns * sum(math.prod(a.shape) * a.dtype.itemsize for a in arrays),
+                turns * told.flops if told else None,
             )
         elif name == "cond":
             for branch in chosen_branches(params):

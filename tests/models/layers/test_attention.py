@@ -5,12 +5,8 @@ import numpy as np
 import pytest
 
 from vit_jax.errors import UserError
-from vit_jax.models.layers.attention import (
-    MultiHeadAttention,
-    mix,
-    scores,
-    softmax,
-)
+from vit_jax.models.layers.attend import mix, scores, softmax
+from vit_jax.models.layers.attention import MultiHeadAttention
 
 B, Q, N, M, E = 2, 3, 5, 4, 6
 

@@ -4,9 +4,7 @@
 The kernel ("splash attention", after arXiv:2205.14135) keeps the products of queries
 and keys in the fast memory of a core, forward and backward. It takes tokens in blocks
 of 128: others are filled up, and belong to a segment of their own that no token of the
-image attends to. A kernel is not split over devices by the compiler, so each device
-runs it on its part of the batch and of the heads; which parts there are is written in
-the types of the arrays.
+image attends to.
 """
 
 import functools
@@ -19,15 +17,18 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel as splash,
     splash_attention_mask as masks,
 )
-from jax.sharding import AbstractMesh, PartitionSpec
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.sharding import AXES, BATCH_AXES
+from vit_jax.models.layers.kernel import (
+    can_split,
+    chip_of,
+    is_old,
+    on_each_device,
+    on_new_tpus,
+)
 
 _LANES = 128
-# Their matrix units do not take the kernel's products in bfloat16.
-_OLD = ("TPU v2", "TPU v3")
 # From how many tokens on `auto` takes the kernel.
 _LONG = 512
 # The most bytes of the tokens of a block, if a token were one number, and the most keys
@@ -38,76 +39,55 @@ _STEP = 768
 
 
 def flash(
-    query: Float[Array, "b q m e"],
-    key: Float[Array, "b n m e"],
-    value: Float[Array, "b n m e"],
+    query: Float[Array, "b q d"],
+    key: Float[Array, "b n d"],
+    value: Float[Array, "b n d"],
     *,
+    heads: int,
     interpret: bool = False,
-) -> Float[Array, "b q m e"]:
+) -> Float[Array, "b q d"]:
     """Returns the values weighted by attention.
 
     Args:
-      query: The queries, scaled.
+      query: The queries, scaled; the channels of a head lie next to one another.
       key: The keys.
       value: The values.
+      heads: Number of heads, which divides d.
       interpret: Whether the kernel is interpreted, on any platform and slowly.
     """
-    mesh = _mesh(query)
-    run = functools.partial(_run, interpret=interpret)
-    if mesh.size == 1 or not mesh.are_all_axes_auto:
-        return run(query, key, value)
-    spec = PartitionSpec(*_axes(mesh, query.shape[0], query.shape[2]))
-    # What replicates a result over an axis is not checked: kernels do not tell.
-    split = jax.shard_map(
-        run, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec, check_vma=False
-    )
-    return split(query, key, value)
+    width = query.shape[2] // heads
+    run = functools.partial(_run, width=width, interpret=interpret)
+    return on_each_device(run, query, key, value, heads=heads)
 
 
-def pays(query: Float[Array, "b q m e"], key: Float[Array, "b n m e"]) -> bool:
-    """Returns whether the kernel costs less than `compact`, on the arrays' devices.
+def pays(query: Float[Array, "b q d"], key: Float[Array, "b n d"]) -> bool:
+    """Returns whether the kernel costs less than the plain form where the arrays lie.
 
-    It is so for long sequences by the compiler's schedules for v4, see
-    `models/README.md`. Arrays that lie on no mesh tell no devices.
+    It is so for long sequences by the compiler's schedules, see `models/README.md`.
+    Arrays that lie on no mesh tell no devices.
     """
-    mesh, tokens = _mesh(query), key.shape[1]
-    device = mesh.abstract_device
-    if device is None or device.platform != "tpu" or device.device_kind in _OLD:
-        return False
-    known = set(mesh.axis_names) <= set(AXES) and mesh.are_all_axes_auto
-    return known and query.shape[1] == tokens and tokens >= _LONG
+    q, n = query.shape[1], key.shape[1]
+    return on_new_tpus(query) and can_split(query) and q == n and n >= _LONG
 
 
-def check_chip(query: Float[Array, "b q m e"]) -> None:
+def check_chip(query: Float[Array, "b q d"]) -> None:
     """Checks that the kernel runs where the arrays are, if that is on a TPU.
 
     Raises:
       UserError: The TPU is too old.
     """
-    kind = (_mesh(query).abstract_device or jax.devices()[0]).device_kind
-    if kind in _OLD:
+    if is_old(query):
         raise UserError(
-            f"attention='flash' is a kernel for TPUs from v4 on, and this is a {kind}; "
-            "use attention='auto'"
+            "attention='flash' is a kernel for TPUs from v4 on, and this is a "
+            f"{chip_of(query)}; use attention='auto'"
         )
 
 
-def _mesh(x: Array) -> AbstractMesh:
-    return jax.typeof(x).sharding.mesh
-
-
-def _axes(mesh: AbstractMesh, batch: int, heads: int) -> tuple:
-    """Returns the axes of the mesh that split (batch, tokens, heads)."""
-    spread = tuple(axis for axis in BATCH_AXES if mesh.shape.get(axis, 1) > 1)
-    while batch % math.prod(mesh.shape[axis] for axis in spread):
-        spread = spread[:-1]
-    whole = heads % mesh.shape.get("tensor", 1) or "tensor" not in mesh.shape
-    return spread or None, None, None if whole else "tensor"
-
-
-def _run(query: Array, key: Array, value: Array, *, interpret: bool) -> Array:
+def _run(
+    query: Array, key: Array, value: Array, *, width: int, interpret: bool
+) -> Array:
     """Runs the kernel on what one device holds."""
-    (_, q, m, _), n = query.shape, key.shape[1]
+    (b, q, d), n, m = query.shape, key.shape[1], query.shape[2] // width
     size = query.dtype.itemsize
     (long_q, block_q), (long_n, block_n) = _blocks(q, size), _blocks(n, size)
     steps = range(_LANES, min(block_n, _STEP) + 1, _LANES)
@@ -129,9 +109,14 @@ def _run(query: Array, key: Array, value: Array, *, interpret: bool) -> Array:
     if long_n > n:
         segments = splash.SegmentIds(_filling(q, long_q), _filling(n, long_n))
     y: Any = jax.vmap(lambda *args: kernel(*args, segment_ids=segments))(
-        _filled(query, long_q), _filled(key, long_n), _filled(value, long_n)
+        *(
+            _filled(x, m, long)
+            for x, long in zip(
+                (query, key, value), (long_q, long_n, long_n), strict=True
+            )
+        )
     )
-    return y[:, :, :q].swapaxes(1, 2)
+    return y[:, :, :q].swapaxes(1, 2).reshape(b, q, d)
 
 
 def _blocks(tokens: int, itemsize: int) -> tuple[int, int]:
@@ -144,9 +129,10 @@ def _blocks(tokens: int, itemsize: int) -> tuple[int, int]:
     return count * block, block
 
 
-def _filled(x: Float[Array, "b n m e"], tokens: int) -> Float[Array, "b m t e"]:
-    short = tokens - x.shape[1]
-    return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, short), (0, 0)))
+def _filled(x: Float[Array, "b n d"], m: int, tokens: int) -> Float[Array, "b m t e"]:
+    b, n, _ = x.shape
+    x = x.reshape(b, n, m, -1).swapaxes(1, 2)
+    return jnp.pad(x, ((0, 0), (0, 0), (0, tokens - n), (0, 0)))
 
 
 def _filling(tokens: int, filled: int) -> Array:

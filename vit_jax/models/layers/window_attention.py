@@ -13,7 +13,7 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.layers.attention import mix, scores
+from vit_jax.models.layers.attend import mix, scores
 from vit_jax.models.layers.hierarchy import KERNEL_INIT
 from vit_jax.models.layers.remat import named
 from vit_jax.models.layers.windows import Pair, WindowKind, Windows, log_coordinates
