@@ -9,7 +9,7 @@
 #   make test-onnx       the tests of the export to ONNX (needs jax2onnx)
 #   make test-machine    tests that need a GPU, a TPU or a prepared data set
 #   make bench           measure speed; the results go into benchmarks/latest.json
-#   make bench-peers     measure timm in the same way (needs torch)
+#   make bench-peers     measure Flax's layers and timm so (needs torch)
 #   make format          let ruff rewrite the files
 #   make lock            renew requirements.lock
 #   make clean           remove the environments and caches
@@ -61,6 +61,7 @@ bench: .venv/.train
 	$(BIN)/python -m vit_jax.benchmark all --output=benchmarks/latest.json
 
 bench-peers: .venv-reference/.reference
+	$(REFERENCE_BIN)/python benchmarks/flax_step.py
 	$(REFERENCE_BIN)/python benchmarks/timm_step.py --model=vit_small_patch16_224
 	$(REFERENCE_BIN)/python benchmarks/timm_step.py \
 	  --model=swin_tiny_patch4_window7_224

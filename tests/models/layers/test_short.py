@@ -141,7 +141,10 @@ def test_devices_keep_their_images_and_heads():
         (4097, 768, 12, False),
     ],
 )
-def test_rows_of_products_must_fit_into_fast_memory(tokens, d, heads, expected):
+def test_rows_of_products_must_fit_into_fast_memory(
+    monkeypatch, tokens, d, heads, expected
+):
+    monkeypatch.setattr(short_lib, "chip_of", lambda _: "TPU v3")
     x = jax.ShapeDtypeStruct((8, tokens, d), jnp.bfloat16)
     told = []
     jax.eval_shape(lambda q, k: told.append(takes(q, k, heads)) or q, x, x)
@@ -149,6 +152,11 @@ def test_rows_of_products_must_fit_into_fast_memory(tokens, d, heads, expected):
     if not expected:
         with pytest.raises(UserError, match=f"{tokens} tokens of {d} channels are too"):
             jax.eval_shape(functools.partial(short, heads=heads), x, x, x)
+
+
+def test_only_tpus_are_known_to_run_it():
+    query, key, *_ = draw(1, 20, 20, 128, 2)
+    assert takes(query, key, 2) is (jax.default_backend() == "tpu")
 
 
 FIELDS = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32, "num_classes": 3}

@@ -82,11 +82,12 @@ def short(
 
 
 def takes(query: Float[Array, "b q d"], key: Float[Array, "b n d"], heads: int) -> bool:
-    """Returns whether the kernel can compute this attention."""
+    """Returns whether the kernel is for where the arrays lie, and they fit into it."""
     (_, q, d), n = query.shape, key.shape[1]
     part, width = d // head_parts(query, heads), d // heads
     layout = _layout(max(q, n), part, width, query.dtype, _memory(query))
-    return layout is not None and min(q, n) > 1 and can_split(query)
+    fits = layout is not None and min(q, n) > 1
+    return fits and chip_of(query).startswith("TPU") and can_split(query)
 
 
 class _Fixed(NamedTuple):
@@ -263,8 +264,7 @@ def _layout(
 
 
 def _memory(x: Array) -> int:
-    large = chip_of(x).startswith("TPU") and chip_of(x) not in _SMALL
-    return _LARGE_MEMORY if large else _MEMORY
+    return _MEMORY if chip_of(x) in _SMALL else _LARGE_MEMORY
 
 
 def _window(lanes: int, width: int) -> int:
