@@ -12,7 +12,10 @@ import pytest
 from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.models import build_model
+from vit_jax.models.layers import attend as attend_lib
 from vit_jax.models.layers.attend import attend, fused, plain
+from vit_jax.models.layers.flash import flash
+from vit_jax.models.layers.short import short
 
 SHAPE, HEADS = (2, 7, 12), 3  # b, n, d
 
@@ -68,7 +71,7 @@ def test_kernels_for_tpus_are_plain_elsewhere_bit_for_bit(form, dtype, as_users)
     )
 
 
-FIELDS = {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32}
+FIELDS = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
 IMAGE = np.random.default_rng(0).uniform(-1, 1, (2, 8, 8, 3)).astype(np.float32)
 
 
@@ -109,6 +112,30 @@ def test_every_form_trains_a_model_alike(form):
     expected = trees.flatten(expected(params))
     scale = max(float(jnp.abs(leaf).max()) for leaf in expected.values())
     for name, leaf in trees.flatten(found).items():
+        np.testing.assert_allclose(
+            leaf, expected[name], rtol=1e-3, atol=1e-5 * scale, err_msg=name
+        )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fields"),
+    [
+        (short, {}),
+        (short, {"scan": True, "remat": "full"}),
+        (flash, {}),
+        pytest.param(flash, {"scan": True, "remat": "full"}, marks=pytest.mark.slow),
+    ],
+)
+def test_kernels_give_a_model_the_same_gradients(monkeypatch, kernel, fields):
+    """Interpreted, in the place of what other platforms than TPUs compute."""
+    grad, params = gradient_of(kernel.__name__, **fields)
+    expected = trees.flatten(grad(params))
+    interpreted = functools.partial(kernel, interpret=True)
+    monkeypatch.setattr(attend_lib, "plain", interpreted)
+    jax.clear_caches()
+    grad, _ = gradient_of(kernel.__name__, **fields)
+    scale = max(float(jnp.abs(leaf).max()) for leaf in expected.values())
+    for name, leaf in trees.flatten(grad(params)).items():
         np.testing.assert_allclose(
             leaf, expected[name], rtol=1e-3, atol=1e-5 * scale, err_msg=name
         )
