@@ -43,7 +43,7 @@ _LANES = 128
 # below may; v2, v3 and v4 have 16 MB, later ones 64 or 128.
 _MEMORY, _LARGE_MEMORY = 16 * 2**20, 48 * 2**20
 _SMALL = ("TPU v2", "TPU v3", "TPU v4")
-_SHARE = 29 / 32
+_SHARE = 13 / 16
 # How many there are in the backward kernel: of the arrays that go in and out, of those
 # of a head, and of the products of a part of its queries with all keys.
 _ARRAYS, _HEADS, _PRODUCTS = 7, 6, 6
