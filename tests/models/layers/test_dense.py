@@ -4,12 +4,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.models.layers.dense import Dense, FlatDense
+from vit_jax.models.layers.dense import Dense, DenseGeneral, FlatDense
 
 SHAPES = {
     "dense": (Dense(4), (2, 3, 5), (5, 4), "bnd,df->bnf"),
     "of one matrix": (Dense(4), (3, 5), (5, 4), "nd,df->nf"),
     "of a map": (Dense(4), (2, 3, 2, 5), (5, 4), "bhwd,df->bhwf"),
+    "into parts": (DenseGeneral((3, 2, 4)), (6, 7, 5), (5, 3, 2, 4), "xnd,dtme->xntme"),
+    "out of axes": (
+        DenseGeneral(6, axis=(-2, -1)),
+        (2, 7, 3, 4),
+        (3, 4, 6),
+        "xnme,med->xnd",
+    ),
     "into heads": (FlatDense((5,), (3, 4)), (2, 7, 5), (5, 3, 4), "bnd,dme->bnme"),
     "out of heads": (FlatDense((3, 4), (6,)), (2, 7, 12), (3, 4, 6), "bnme,med->bnd"),
 }
@@ -24,21 +31,22 @@ def draw(*shape, seed=0):
 def test_products_and_gradients_are_those_of_einsum(case):
     module, shape, kernel_shape, formula = SHAPES[case]
     x, kernel = draw(*shape), draw(*kernel_shape, seed=1)
-    bias = draw(*(kernel_shape[1:] if "into" in case else kernel_shape[-1:]), seed=3)
+    inputs = len(kernel_shape) - 1 if "of" in case else 1
+    bias = draw(*kernel_shape[inputs:], seed=3)
 
     def apply(x, kernel):
         return module.apply({"params": {"kernel": kernel, "bias": bias}}, x)
 
     def einsum(x, kernel):
-        if "out of" in case:
+        if "out of heads" in case:
             x = x.reshape(2, 7, 3, 4)
         y = jnp.einsum(formula, x, kernel)
-        return y.reshape(2, 7, 12) if "into" in case else y
+        return y.reshape(2, 7, 12) if "into heads" in case else y
 
     y, pull = jax.vjp(jax.jit(apply), x, kernel)
-    y = y - bias.reshape((1,) * (y.ndim - 1) + (-1,))
+    shift = np.asarray(bias.reshape(-1) if "heads" in case else bias)
     expected, expected_pull = jax.vjp(einsum, x, kernel)
-    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(y) - shift, expected, rtol=1e-5, atol=1e-5)
     change = draw(*expected.shape, seed=2)
     for ours, theirs in zip(pull(change), expected_pull(change), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)

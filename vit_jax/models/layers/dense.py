@@ -33,6 +33,7 @@ def dense_dot(
 
 
 Dense = functools.partial(nn.Dense, dot_general=dense_dot)
+DenseGeneral = functools.partial(nn.DenseGeneral, dot_general=dense_dot)
 
 
 class FlatDense(nn.Module):

@@ -14,6 +14,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.encoder import Outputs
 from vit_jax.models.layers.norms import LayerNorm
 from vit_jax.models.layers.pyramid import ceil_divide
@@ -84,7 +85,7 @@ class PatchMerging(nn.Module):
     def __call__(self, x: Float[Array, "b h w d"]) -> Float[Array, "b i j _"]:
         """Returns the smaller map."""
         norm = LayerNorm(self.norm_eps, self.dtype, self.param_dtype, name="norm")
-        reduction = nn.Dense(
+        reduction = Dense(
             2 * x.shape[-1],
             use_bias=False,
             kernel_init=KERNEL_INIT,

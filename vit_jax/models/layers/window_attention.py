@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.layers.attend import mix, scores
+from vit_jax.models.layers.dense import DenseGeneral
 from vit_jax.models.layers.hierarchy import KERNEL_INIT
 from vit_jax.models.layers.remat import named
 from vit_jax.models.layers.windows import Pair, WindowKind, Windows, log_coordinates
@@ -53,7 +54,7 @@ class WindowAttention(nn.Module):
         head_width = d // self.num_heads
         windows = Windows((h, w), self.window, self.window_kind, self.shifted)
         dense = functools.partial(
-            nn.DenseGeneral,
+            DenseGeneral,
             kernel_init=KERNEL_INIT,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
@@ -119,7 +120,7 @@ class CosineAttention(nn.Module):
         heads = (self.num_heads, d // self.num_heads)
         windows = Windows((h, w), self.window, self.window_kind, self.shifted)
         dense = functools.partial(
-            nn.DenseGeneral,
+            DenseGeneral,
             kernel_init=KERNEL_INIT,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
