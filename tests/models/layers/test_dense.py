@@ -31,7 +31,8 @@ def draw(*shape, seed=0):
 def test_products_and_gradients_are_those_of_einsum(case):
     module, shape, kernel_shape, formula = SHAPES[case]
     x, kernel = draw(*shape), draw(*kernel_shape, seed=1)
-    inputs = len(kernel_shape) - 1 if "of" in case else 1
+    axes = formula.split("->")[0].split(",")
+    inputs = len(set(axes[0]) & set(axes[1]))
     bias = draw(*kernel_shape[inputs:], seed=3)
 
     def apply(x, kernel):
